@@ -1,0 +1,27 @@
+"""Text of completions for searching, filled by a worker after the rollouts are stored."""
+
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVector
+from django.db import models
+
+from rlviewer.runs.models import Rollout
+
+
+class RolloutText(models.Model):
+    """The searchable text of one rollout. A view of the chunk's bytes; dropping the table loses nothing."""
+
+    rollout = models.OneToOneField(Rollout, on_delete=models.CASCADE, primary_key=True)
+    completion = models.TextField()  # escaped by lib.text; its first 200,000 characters
+
+    class Meta:
+        indexes = [
+            # An expression, so that the words are stored once, in the index.
+            GinIndex(SearchVector("completion", config="simple"), name="rollout_text_words"),
+        ]
+
+
+class IndexedStep(models.Model):
+    """Steps whose texts are indexed; the lag is what is stored and not here."""
+
+    step = models.OneToOneField("runs.Step", on_delete=models.CASCADE, primary_key=True)
+    indexed_at = models.DateTimeField(auto_now_add=True)

@@ -1,0 +1,194 @@
+"""The configuration of one run: frozen dataclasses, bounds checked, typos named. Imports no torch."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+BUILTIN_MODEL = "builtin:tiny"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run. `key` is the dotted name of the field at fault, `""` for the whole."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}" if key else message)
+        self.key = key
+        self.message = message
+
+
+def bounded(default: Any, *, low: float | None = None, high: float | None = None, open_low: bool = False, help: str = "") -> Any:
+    """A number with inclusive bounds (`open_low`: the lower one excluded) and one sentence for the form."""
+    return field(default=default, metadata={"low": low, "high": high, "open_low": open_low, "help": help})
+
+
+def choice(default: str, options: tuple[str, ...], *, help: str = "") -> Any:
+    return field(default=default, metadata={"options": options, "help": help})
+
+
+def text(default: str, *, help: str = "") -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskConfig:
+    name: str = text("addition", help="Task family, or reasoning_gym:DATASET.")
+    params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Difficulty knobs of the family."})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    path: str = text(BUILTIN_MODEL, help="builtin:tiny, or the folder of a Hugging Face causal LM.")
+    dtype: str = choice("float32", ("float32", "bfloat16"), help="Type of the weights.")
+    device: str = choice("auto", ("auto", "cpu", "cuda"), help="Where the policy lives.")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    group_size: int = bounded(8, low=1, high=1024, help="Completions per prompt.")
+    prompts_per_step: int = bounded(32, low=1, high=65536, help="Prompts per step.")
+    max_new_tokens: int = bounded(64, low=1, high=131072, help="Longest completion, in tokens.")
+    temperature: float = bounded(1.0, low=0, high=100, open_low=True, help="Divides the logits; the policy is trained under the same.")
+    engine: str = choice("torch", ("torch",), help="What samples.")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    name: str = choice("adamw", ("adamw",), help="Optimiser.")
+    learning_rate: float = bounded(6e-5, low=0, high=1, open_low=True, help="Peak learning rate.")
+    beta1: float = bounded(0.9, low=0, high=0.9999)
+    beta2: float = bounded(0.99, low=0, high=0.99999)
+    eps: float = bounded(1e-8, low=0, high=1, open_low=True)
+    weight_decay: float = bounded(0.0, low=0, high=10)
+    warmup_steps: int = bounded(0, low=0, high=1_000_000, help="Steps of linear warm-up.")
+    max_grad_norm: float = bounded(1.0, low=0, open_low=True, help="Gradients are scaled down to this norm.")
+    updates_per_step: int = bounded(1, low=1, high=64, help="Optimiser steps on each batch of rollouts.")
+    micro_batch_rollouts: int = bounded(256, low=1, high=65536, help="Rollouts per forward and backward pass.")
+
+
+@dataclass(frozen=True, slots=True)
+class EvalConfig:
+    every_steps: int = bounded(20, low=0, help="Steps between evaluations; 0 evaluates only the first and last model.")
+    prompts: int = bounded(256, low=1, high=100_000, help="Held-out prompts.")
+    samples: int = bounded(4, low=1, high=1024, help="Completions per held-out prompt, for pass@k.")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    every_steps: int = bounded(10, low=1, help="Steps between checkpoints.")
+    keep: int = bounded(2, low=1, high=1000, help="Newest checkpoints kept.")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything that decides what a run does. `algorithm_params` overrides the recipe's parts by name."""
+
+    name: str = text("run", help="Shown in lists.")
+    algorithm: str = text("grpo", help="Recipe name.")
+    algorithm_params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Overrides of the recipe."})
+    hooks: dict[str, Any] = field(default_factory=dict, metadata={"help": "Entry per hook H1 to H10; empty: the recipe's."})
+    steps: int = bounded(100, low=1, high=10_000_000, help="Training steps.")
+    seed: int = bounded(0, low=0, high=2**63 - 1, help="Same seed, same machine: same rollouts and losses.")
+    threads: int = bounded(0, low=0, high=1024, help="CPU threads of torch; 0 lets torch choose.")
+    truncated: str = choice("keep", ("keep", "mask", "reward_zero"), help="What a completion cut at the limit counts.")
+    shuffle_rewards: bool = field(default=False, metadata={"help": "Control run: rewards are shuffled inside each batch."})
+    task: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Self:
+        """Raises ConfigError naming the first key at fault and, for a typo, the nearest right one."""
+        return _build(cls, raw, "")
+
+    @classmethod
+    def from_toml(cls, source: str, *, where: str = "config") -> Self:
+        try:
+            raw = tomllib.loads(source)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError("", f"{where}: not valid TOML: {error}") from None
+        return cls.from_dict(raw)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        return cls.from_toml(path.read_text(encoding="utf-8"), where=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        return _toml(self.to_dict())
+
+    def repeat_digest(self) -> str:
+        """Equal for runs that differ only in name and seed."""
+        same = {key: value for key, value in self.to_dict().items() if key not in {"name", "seed"}}
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+
+
+def _build(cls: type[Any], raw: dict[str, Any], prefix: str) -> Any:
+    known = {f.name: f for f in fields(cls)}
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+            raise ConfigError(prefix + key, f"unknown key; {hint}")
+        kind = hints[key]
+        if dataclasses.is_dataclass(kind):
+            if not isinstance(value, dict):
+                raise ConfigError(prefix + key, f"must be a table, got {value!r}")
+            values[key] = _build(kind, value, f"{prefix}{key}.")  # type: ignore[arg-type]
+        else:
+            values[key] = _checked(kind, value, prefix + key, known[key].metadata)
+    return cls(**values)
+
+
+def _checked(kind: Any, value: Any, key: str, rules: "types.MappingProxyType[str, Any] | Any") -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    wanted = typing.get_origin(kind) or kind
+    if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+        raise ConfigError(key, f"must be {NAMES.get(wanted, wanted.__name__)}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(key, f"must be a finite number, got {value}")
+    low, high = rules.get("low"), rules.get("high")
+    if low is not None and (value < low or (rules.get("open_low") and value == low)):
+        raise ConfigError(key, f"must be {'greater than' if rules.get('open_low') else 'at least'} {low}, got {value}")
+    if high is not None and value > high:
+        raise ConfigError(key, f"must be at most {high}, got {value}")
+    options = rules.get("options")
+    if options and value not in options:
+        near = difflib.get_close_matches(value, options, n=1)
+        raise ConfigError(key, f"{value!r} is not one of {', '.join(options)}" + (f"; did you mean {near[0]}?" if near else ""))
+    return value
+
+
+NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a table", list: "a list"}
+
+
+def _toml(table: dict[str, Any], prefix: str = "") -> str:
+    """TOML of nested tables of numbers, texts, booleans and lists; JSON's strings are TOML basic strings."""
+    lines, tables = [], []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            if value:
+                name = f"{prefix}{_toml_key(key)}"
+                tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
+        else:
+            lines.append(f"{_toml_key(key)} = {json.dumps(value, ensure_ascii=True)}\n")
+    return "".join(lines) + "".join(tables)
+
+
+def _toml_key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
