@@ -186,9 +186,14 @@ def _toml(table: dict[str, Any], prefix: str = "") -> str:
                 name = f"{prefix}{_toml_key(key)}"
                 tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
         else:
-            lines.append(f"{_toml_key(key)} = {json.dumps(value, ensure_ascii=True)}\n")
+            lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")
     return "".join(lines) + "".join(tables)
 
 
+def _toml_value(value: Any) -> str:
+    # ensure_ascii would write surrogate pairs, which TOML has no escape for; DEL must be escaped in TOML and is not in JSON.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _toml_key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml_value(key)
