@@ -39,6 +39,14 @@ class StopReason(models.IntegerChoices):
     ERROR = 2, "error"
 
 
+class Vocabulary(models.Model):
+    """The text of every token id of one tokenizer, shared by all runs that use it."""
+
+    sha256 = models.BinaryField(max_length=32, unique=True)  # of the payload
+    size = models.IntegerField()  # number of pieces
+    payload = models.BinaryField()  # as training.vocabulary packs it
+
+
 class RunQuerySet(models.QuerySet["Run"]):
     def visible_to(self, user: User) -> Self:
         return self if user.is_superuser else self.filter(project__members__user=user)
@@ -69,6 +77,8 @@ class Run(models.Model):
     plugins = models.JSONField(default=dict)  # hook -> {name, version}
     code_version = models.CharField(max_length=80, blank=True)
     hardware = models.JSONField(default=dict)
+    # Null: the source told nothing of its tokenizer; pages then show token ids.
+    vocabulary = models.ForeignKey(Vocabulary, null=True, on_delete=models.SET_NULL, db_index=False, related_name="+")
     # Runs that are equal but for the seed share it: a digest of the config without seed and name.
     repeat_group = models.CharField(max_length=64, blank=True)
     source = models.CharField(max_length=40, default="rlviewer")  # which trainer wrote it
