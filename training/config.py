@@ -24,7 +24,9 @@ class ConfigError(ValueError):
         self.message = message
 
 
-def bounded(default: Any, *, low: float | None = None, high: float | None = None, open_low: bool = False, help: str = "") -> Any:
+def bounded(
+    default: Any, *, low: float | None = None, high: float | None = None, open_low: bool = False, help: str = ""
+) -> Any:
     """A number with inclusive bounds (`open_low`: the lower one excluded) and one sentence for the form."""
     return field(default=default, metadata={"low": low, "high": high, "open_low": open_low, "help": help})
 
@@ -55,7 +57,9 @@ class SamplingConfig:
     group_size: int = bounded(8, low=1, high=1024, help="Completions per prompt.")
     prompts_per_step: int = bounded(32, low=1, high=65536, help="Prompts per step.")
     max_new_tokens: int = bounded(64, low=1, high=131072, help="Longest completion, in tokens.")
-    temperature: float = bounded(1.0, low=0, high=100, open_low=True, help="Divides the logits; the policy is trained under the same.")
+    temperature: float = bounded(
+        1.0, low=0, high=100, open_low=True, help="Divides the logits; the policy is trained under the same."
+    )
     engine: str = choice("torch", ("torch",), help="What samples.")
 
 
@@ -93,12 +97,16 @@ class RunConfig:
     name: str = text("run", help="Shown in lists.")
     algorithm: str = text("grpo", help="Recipe name.")
     algorithm_params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Overrides of the recipe."})
-    hooks: dict[str, Any] = field(default_factory=dict, metadata={"help": "Entry per hook H1 to H10; empty: the recipe's."})
+    hooks: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Entry per hook H1 to H10; empty: the recipe's."}
+    )
     steps: int = bounded(100, low=1, high=10_000_000, help="Training steps.")
     seed: int = bounded(0, low=0, high=2**63 - 1, help="Same seed, same machine: same rollouts and losses.")
     threads: int = bounded(0, low=0, high=1024, help="CPU threads of torch; 0 lets torch choose.")
     truncated: str = choice("keep", ("keep", "mask", "reward_zero"), help="What a completion cut at the limit counts.")
-    shuffle_rewards: bool = field(default=False, metadata={"help": "Control run: rewards are shuffled inside each batch."})
+    shuffle_rewards: bool = field(
+        default=False, metadata={"help": "Control run: rewards are shuffled inside each batch."}
+    )
     task: TaskConfig = field(default_factory=TaskConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -170,7 +178,9 @@ def _checked(kind: Any, value: Any, key: str, rules: "types.MappingProxyType[str
     options = rules.get("options")
     if options and value not in options:
         near = difflib.get_close_matches(value, options, n=1)
-        raise ConfigError(key, f"{value!r} is not one of {', '.join(options)}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise ConfigError(
+            key, f"{value!r} is not one of {', '.join(options)}" + (f"; did you mean {near[0]}?" if near else "")
+        )
     return value
 
 

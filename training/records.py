@@ -170,7 +170,9 @@ class RolloutBatch:
             raise RecordError(f"{where}: not a batch file (it starts with {data[:8]!r}, not {MAGIC!r})")
         body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
         if len(data) < len(MAGIC) + 4 + DIGEST_BYTES or hashlib.sha256(body).digest() != digest:
-            raise RecordError(f"{where}: damaged or cut short ({len(data)} bytes, checksum differs); it is kept as it is")
+            raise RecordError(
+                f"{where}: damaged or cut short ({len(data)} bytes, checksum differs); it is kept as it is"
+            )
         try:
             return cls._parse(body)
         except (KeyError, TypeError, ValueError, struct.error, pa.ArrowException) as error:

@@ -1,0 +1,5 @@
+"""The hot inner functions. Light to import and without a version: transformers looks for a package of this name."""
+
+from kernels.token_logprob.reference import token_logprob, token_logprob_and_entropy
+
+__all__ = ["token_logprob", "token_logprob_and_entropy"]

@@ -1,0 +1,68 @@
+"""The ten hooks of a step and the entries each offers, by name. Imports no torch.
+
+A step runs H1, H9, H2, H3, H4, H5, H6, H7 and H8 in this order; H9 is asked again once the groups are scored, and H10 is
+called by whichever needs it. The functions behind the names are in the modules' own registries, which need torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from training.config import ConfigError
+from training.params import unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One place where a method plugs in."""
+
+    title: str
+    module: str
+    entries: tuple[str, ...]
+    many: bool = False  # a run names a list of entries, maybe empty
+
+
+HOOKS: dict[str, Hook] = {
+    "H2": Hook("Prompt transform", "training.transforms", ("identity",)),
+    "H3": Hook("Rollout plan", "training.plans", ("plain",)),
+    "H4": Hook("Reward and feedback", "training.rewards", ("task",), many=True),
+    "H5": Hook("Group to advantage", "training.advantages", ("group",)),
+    "H6": Hook("Advantage to token weights", "training.token_weights", ("uniform",)),
+    "H7": Hook("Policy loss", "training.losses", ("clipped",)),
+    "H8": Hook("Auxiliary loss", "training.auxiliary", ("ref_kl",), many=True),
+    "H9": Hook("Prompt and batch selection", "training.selection", ("uniform",)),
+    "H10": Hook("Side model", "training.side_models", ("none",)),
+}
+
+
+def merge_parts(
+    recipe_parts: Mapping[str, tuple[str, ...]], overrides: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """Entries per hook: the recipe's, replaced where a run names its own.
+
+    Raises:
+        ConfigError: an unknown hook or entry, or the wrong number of them; its key is hooks.HOOK.
+    """
+    parts = dict(recipe_parts)
+    for code, named in overrides.items():
+        if code == "H1":
+            raise ConfigError("hooks.H1", "the task generator is chosen by task.name")
+        if code not in HOOKS:
+            raise ConfigError(f"hooks.{code}", unknown(code, HOOKS, "hook"))
+        parts[code] = _entries(code, named)
+    return parts
+
+
+def _entries(code: str, named: Any) -> tuple[str, ...]:
+    hook, key = HOOKS[code], f"hooks.{code}"
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(key, f"must be a name or a list of names, got {named!r}")
+    for name in names:
+        if name not in hook.entries:
+            raise ConfigError(key, unknown(name, hook.entries, f"entry of {code} ({hook.title.lower()})"))
+    if len(set(names)) < len(names):
+        raise ConfigError(key, "names an entry twice")
+    if not hook.many and len(names) != 1:
+        raise ConfigError(key, f"takes exactly one entry, got {len(names)}")
+    return tuple(names)

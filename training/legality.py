@@ -1,0 +1,99 @@
+"""Which parts may be combined, and why not: refused before anything is loaded. Imports no torch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from training.config import BUILTIN_MODEL, ConfigError, RunConfig
+from training.hooks import merge_parts
+from training.params import check_params, unknown
+from training.recipes import RECIPES, Recipe
+from training.tasks import catalog
+from training.tasks.base import TaskFamily
+from training.tasks.stream import held_out_tasks
+
+# Above this the held-out tasks are counted when the run starts, not while a person waits for the form.
+QUICK_HELD_OUT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a configuration comes to: names resolved, defaults filled in."""
+
+    recipe: Recipe
+    params: dict[str, Any]  # of the recipe's parts
+    parts: dict[str, tuple[str, ...]]  # entries per hook
+    family: TaskFamily
+    task_params: dict[str, Any]
+
+
+def resolve(config: RunConfig) -> Resolved:
+    """The parts that `config` names.
+
+    Raises:
+        ConfigError: a name is unknown or a parameter out of bounds.
+    """
+    if config.algorithm not in RECIPES:
+        raise ConfigError("algorithm", unknown(config.algorithm, RECIPES, "algorithm"))
+    recipe = RECIPES[config.algorithm]
+    params = check_params(recipe.params, config.algorithm_params, where="algorithm_params")
+    params["constant_tokens"] = params.get("constant_tokens") or config.sampling.max_new_tokens
+    parts = merge_parts(recipe.parts, config.hooks)
+    if params.get("kl_coefficient") and "ref_kl" not in parts["H8"]:
+        parts["H8"] = (*parts["H8"], "ref_kl")
+    family = catalog.resolve(config.task.name)
+    return Resolved(recipe, params, parts, family, catalog.make_params(family, config.task.params))
+
+
+def check(config: RunConfig) -> None:
+    """Nothing, if the run may start.
+
+    Raises:
+        ConfigError: names the key at fault, the reason and the way out.
+    """
+    resolved = resolve(config)
+    if resolved.recipe.is_group_relative and config.sampling.group_size < 2:
+        raise ConfigError(
+            "sampling.group_size",
+            f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
+            f"got {config.sampling.group_size}",
+        )
+    _check_kl(config, resolved)
+    _check_schedule(config)
+    _check_task(config, resolved)
+
+
+def _check_kl(config: RunConfig, resolved: Resolved) -> None:
+    if "ref_kl" not in resolved.parts["H8"]:
+        return
+    if resolved.params["kl_estimator"] == "k1":
+        raise ConfigError("algorithm_params.kl_estimator", "k1 as a loss has zero expected gradient; take k2 or k3")
+    if not resolved.params["kl_coefficient"]:
+        raise ConfigError("algorithm_params.kl_coefficient", "hooks.H8 names ref_kl, so it must be above 0")
+
+
+def _check_schedule(config: RunConfig) -> None:
+    if config.optimizer.warmup_steps > config.steps:
+        raise ConfigError(
+            "optimizer.warmup_steps",
+            f"must be at most steps ({config.steps}), else the peak learning rate is never reached; "
+            f"got {config.optimizer.warmup_steps}",
+        )
+    rollouts = config.sampling.group_size * config.sampling.prompts_per_step
+    if config.optimizer.updates_per_step > rollouts:
+        raise ConfigError(
+            "optimizer.updates_per_step",
+            f"must be at most the rollouts of a step ({rollouts}), got {config.optimizer.updates_per_step}",
+        )
+
+
+def _check_task(config: RunConfig, resolved: Resolved) -> None:
+    if resolved.family.name not in catalog.FAMILIES or config.eval.prompts > QUICK_HELD_OUT:
+        return
+    tasks = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, config.seed)
+    shortest = min(len(task.answer) for task in tasks) + 1
+    if config.model.path == BUILTIN_MODEL and shortest > config.sampling.max_new_tokens:
+        raise ConfigError(
+            "sampling.max_new_tokens",
+            f"the shortest answer of these tasks takes {shortest} tokens with its end, "
+            f"so no completion could be right; got {config.sampling.max_new_tokens}",
+        )

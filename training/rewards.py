@@ -1,0 +1,138 @@
+"""H4, text in, reward spans out. Imports no torch.
+
+A reward function sees a whole group. What it returns for a completion is a list of spans over its tokens; the reward is the
+sum of all spans. No span at all means that the completion could not be scored, which is not a reward of 0.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from training.tasks.base import Task, TaskFamily
+
+KINDS = ("outcome", "process", "format", "penalty", "shaping")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled, as a reward function sees it."""
+
+    text: str
+    token_count: int  # end of sequence included
+    stop_reason: str  # "stop", "length" or "error"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSpan:
+    """A part of the reward, earned by the tokens from `token_start` up to, not including, `token_end`."""
+
+    token_start: int
+    token_end: int
+    value: float
+    kind: str
+    name: str
+    version: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What is known of one completion after scoring."""
+
+    spans: tuple[RewardSpan, ...] = ()
+    correct: bool = False
+    parsed_answer: str | None = None
+    answer_cluster: int | None = None  # equal inside a group for equal answers; None: no answer
+    feedback: str = ""
+
+    @property
+    def reward(self) -> float:
+        """Sum of the spans; NaN if there is none."""
+        return math.fsum(span.value for span in self.spans) if self.spans else math.nan
+
+
+RewardFunction = Callable[[TaskFamily, Task, Sequence[Completion]], list[Scored]]
+
+
+def task_checker(family: TaskFamily, task: Task, completions: Sequence[Completion]) -> list[Scored]:
+    """The verdict of the task's own checker: one outcome at the last token."""
+    return [_check(family, task, completion) for completion in completions]
+
+
+def _check(family: TaskFamily, task: Task, completion: Completion) -> Scored:
+    if completion.stop_reason == "error" or completion.token_count == 0:
+        return Scored(feedback="Not scored: sampling failed.")
+    verdict = family.check(task, completion.text)
+    last = completion.token_count - 1
+    return Scored(
+        spans=(RewardSpan(last, last + 1, verdict.reward, "outcome", "task"),),
+        correct=verdict.correct,
+        parsed_answer=verdict.parsed_answer,
+        feedback=verdict.feedback,
+    )
+
+
+REWARDS: dict[str, RewardFunction] = {
+    "task": task_checker,
+}
+
+
+def score_group(
+    family: TaskFamily,
+    task: Task,
+    completions: Sequence[Completion],
+    functions: Sequence[RewardFunction],
+    *,
+    truncated: str = "keep",
+) -> list[Scored]:
+    """Every completion of a group under all reward functions together.
+
+    Spans add up; whether it is correct, its answer and its feedback come from the first function that says so.
+
+    Args:
+        truncated: `reward_zero` cancels the reward of a completion that was cut at the limit with a penalty at its last
+            token; `keep` and `mask` leave it (masking is done on tokens).
+    Raises:
+        ValueError: a span lies outside its completion, has an unknown kind or a value that is not finite.
+    """
+    results = [function(family, task, completions) for function in functions]
+    scored = [_merge(parts) for parts in zip(*results, strict=True)]
+    for number, (completion, result) in enumerate(zip(completions, scored, strict=True)):
+        _check_spans(result.spans, completion, number)
+        if truncated == "reward_zero" and completion.stop_reason == "length" and result.spans:
+            scored[number] = _cancelled(result, completion.token_count)
+    return _clustered(scored)
+
+
+def _merge(parts: Sequence[Scored]) -> Scored:
+    return Scored(
+        spans=tuple(span for part in parts for span in part.spans),
+        correct=any(part.correct for part in parts),
+        parsed_answer=next((part.parsed_answer for part in parts if part.parsed_answer is not None), None),
+        feedback=next((part.feedback for part in parts if part.feedback), ""),
+    )
+
+
+def _check_spans(spans: Sequence[RewardSpan], completion: Completion, number: int) -> None:
+    for span in spans:
+        inside = 0 <= span.token_start < span.token_end <= completion.token_count
+        if not inside or span.kind not in KINDS or not math.isfinite(span.value):
+            raise ValueError(
+                f"reward {span.name!r} gave completion {number} of {completion.token_count} tokens {span}; "
+                f"a span lies inside its completion, is finite and of one of the kinds {', '.join(KINDS)}"
+            )
+
+
+def _cancelled(result: Scored, token_count: int) -> Scored:
+    penalty = RewardSpan(token_count - 1, token_count, -result.reward, "penalty", "truncated")
+    return replace(result, spans=(*result.spans, penalty))
+
+
+def _clustered(scored: list[Scored]) -> list[Scored]:
+    """Equal answers get equal numbers, from 0 in order of appearance."""
+    numbers: dict[str, int] = {}
+    return [
+        result
+        if result.parsed_answer is None
+        else replace(result, answer_cluster=numbers.setdefault(result.parsed_answer, len(numbers)))
+        for result in scored
+    ]
