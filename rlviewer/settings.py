@@ -47,6 +47,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "rlviewer.lib.csp.ContentSecurityPolicyMiddleware",
+    "rlviewer.lib.fragments.FragmentCacheMiddleware",
 ]
 
 ROOT_URLCONF = "rlviewer.urls"
@@ -139,6 +140,12 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = HOME / "static"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
+# Pages name every static file with a digest of its content, so no file changes under the same address.
+WHITENOISE_IMMUTABLE_FILE_TEST = f"^{STATIC_URL}"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "rlviewer.lib.staticfiles.VersionedStorage"},
+}
 
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_SERIALIZER = "json"
