@@ -14,7 +14,9 @@ def announce(topic: str, event: str, **payload: Any) -> int:
     The topic's counter row stays locked until commit, so a reader never sees number n+1 before n.
     """
     if not connection.in_atomic_block:
-        raise RuntimeError(f"announce({topic!r}, {event!r}) outside a transaction: it could speak of a write that fails")
+        raise RuntimeError(
+            f"announce({topic!r}, {event!r}) outside a transaction: it could speak of a write that fails"
+        )
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO outbox_topic (name, seq) VALUES (%s, 1)"
@@ -35,6 +37,14 @@ def announce_run(run_id: int, project_id: int, event: str, **payload: Any) -> in
     """Tell the run's pages and the pages that list its project's runs."""
     announce(f"project:{project_id}", event, run=run_id, **payload)
     return announce(f"run:{run_id}", event, **payload)
+
+
+def current_seq(topic: str) -> int:
+    """Number of the topic's newest announcement, 0 before the first. Ask before reading what a page shows."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT seq FROM outbox_topic WHERE name = %s", [topic])
+        row = cursor.fetchone()
+    return row[0] if row else 0
 
 
 def prune(keep_per_topic: int = 2000) -> int:
