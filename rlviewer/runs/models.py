@@ -232,6 +232,7 @@ class Group(models.Model):
     drop_reason = models.CharField(max_length=60, blank=True)
     stratum_keys = models.JSONField(null=True)
     sampling = models.JSONField(default=dict)  # temperature, top_p, ... of this group's sampler
+    task_seed = models.BigIntegerField(null=True)  # the generator's, gives the same prompt again
 
     class Meta:
         constraints = [

@@ -6,58 +6,79 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('runs', '0001_initial'),
+        ("runs", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ParkedBatch',
+            name="ParkedBatch",
             fields=[
-                ('id', models.UUIDField(primary_key=True, serialize=False)),
-                ('run_uid', models.UUIDField(db_index=True, null=True)),
-                ('received', models.IntegerField(default=0)),
-                ('reason', models.TextField()),
-                ('payload', models.BinaryField()),
-                ('parked_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("run_uid", models.UUIDField(db_index=True, null=True)),
+                ("received", models.IntegerField(default=0)),
+                ("reason", models.TextField()),
+                ("payload", models.BinaryField()),
+                ("parked_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Batch',
+            name="Batch",
             fields=[
-                ('id', models.UUIDField(primary_key=True, serialize=False)),
-                ('step_index', models.IntegerField()),
-                ('split', models.CharField(max_length=40)),
-                ('source', models.CharField(default='spool', max_length=40)),
-                ('received', models.IntegerField()),
-                ('stored', models.IntegerField()),
-                ('refused', models.IntegerField()),
-                ('parked', models.IntegerField(default=0)),
-                ('sha256', models.CharField(max_length=64)),
-                ('stored_at', models.DateTimeField(auto_now_add=True)),
-                ('attempt', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, to='runs.attempt')),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='runs.run')),
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("step_index", models.IntegerField()),
+                ("split", models.CharField(max_length=40)),
+                ("source", models.CharField(default="spool", max_length=40)),
+                ("received", models.IntegerField()),
+                ("stored", models.IntegerField()),
+                ("refused", models.IntegerField()),
+                ("parked", models.IntegerField(default=0)),
+                ("sha256", models.CharField(max_length=64)),
+                ("stored_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "attempt",
+                    models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, to="runs.attempt"),
+                ),
+                ("run", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="runs.run")),
             ],
         ),
         migrations.CreateModel(
-            name='RefusedRow',
+            name="RefusedRow",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('row_index', models.IntegerField()),
-                ('reason', models.TextField()),
-                ('payload', models.BinaryField()),
-                ('batch', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='refused_rows', to='ingest.batch')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("row_index", models.IntegerField()),
+                ("reason", models.TextField()),
+                ("payload", models.BinaryField()),
+                (
+                    "batch",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="refused_rows", to="ingest.batch"
+                    ),
+                ),
             ],
         ),
         migrations.AddConstraint(
-            model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(('received', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('stored'), '+', models.F('refused')), '+', models.F('parked')))), name='batch_adds_up'),
+            model_name="batch",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "received",
+                        django.db.models.expressions.CombinedExpression(
+                            django.db.models.expressions.CombinedExpression(
+                                models.F("stored"), "+", models.F("refused")
+                            ),
+                            "+",
+                            models.F("parked"),
+                        ),
+                    )
+                ),
+                name="batch_adds_up",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='refusedrow',
-            constraint=models.UniqueConstraint(fields=('batch', 'row_index'), name='refused_row_unique'),
+            model_name="refusedrow",
+            constraint=models.UniqueConstraint(fields=("batch", "row_index"), name="refused_row_unique"),
         ),
     ]

@@ -1,0 +1,71 @@
+"""What became of every batch: received = stored + refused + parked."""
+
+import io
+import uuid
+from dataclasses import dataclass
+
+import pyarrow as pa
+from django.db.backends.utils import CursorWrapper
+
+from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
+from rlviewer.ingest.preparing import PreparedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """What became of one batch's rollouts."""
+
+    batch_id: str
+    received: int
+    stored: int
+    refused: int = 0
+    parked: int = 0
+    was_known: bool = False
+
+
+def known_outcome(batch_id: str) -> BatchOutcome | None:
+    """The outcome of a batch stored before; None when it is new."""
+    counts = Batch.objects.filter(pk=batch_id).values_list("received", "stored", "refused", "parked").first()
+    return None if counts is None else BatchOutcome(batch_id, *counts, was_known=True)
+
+
+def claim(
+    cursor: CursorWrapper, prepared: PreparedBatch, run_id: int, attempt_id: int, source: str, sha256: str
+) -> bool:
+    """Enter the batch; False when it was stored before. Waits for a transaction that is storing it right now."""
+    header, refused = prepared.header, len(prepared.checked.refused)
+    received = prepared.batch.rollouts.num_rows
+    cursor.execute(
+        "INSERT INTO ingest_batch (id, run_id, attempt_id, step_index, split, source, received, stored, refused, parked,"
+        " sha256, stored_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 0, %s, now()) ON CONFLICT (id) DO NOTHING",
+        [header.batch_id, run_id, attempt_id, header.step, header.split, source, received, received - refused, refused,
+         sha256],
+    )  # fmt: skip
+    return cursor.rowcount == 1
+
+
+def keep_refused(prepared: PreparedBatch) -> None:
+    """Keep every refused row with its reason and its bytes."""
+    rows = [
+        RefusedRow(
+            batch_id=prepared.header.batch_id,
+            row_index=refusal.row_index,
+            reason=refusal.reason,
+            payload=_stream_of(prepared.batch.rollouts.slice(refusal.row_index, 1)),
+        )
+        for refusal in prepared.checked.refused
+    ]
+    RefusedRow.objects.bulk_create(rows, batch_size=100)
+
+
+def _stream_of(rows: pa.Table) -> bytes:
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return stream.getvalue()
+
+
+def park(batch_id: str | uuid.UUID, *, run_uid: str | None, received: int, reason: str, payload: bytes) -> None:
+    """Keep a whole batch that cannot be stored; parking it again changes nothing."""
+    parked = ParkedBatch(id=batch_id, run_uid=run_uid, received=received, reason=reason, payload=payload)
+    ParkedBatch.objects.bulk_create([parked], ignore_conflicts=True)
