@@ -5,39 +5,51 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('runs', '0001_initial'),
+        ("runs", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('name', models.CharField(max_length=200, primary_key=True, serialize=False)),
-                ('host', models.CharField(max_length=200)),
-                ('pid', models.IntegerField()),
-                ('queues', models.CharField(max_length=200)),
-                ('devices', models.JSONField(default=list)),
-                ('started_at', models.DateTimeField(auto_now_add=True)),
-                ('seen_at', models.DateTimeField()),
+                ("name", models.CharField(max_length=200, primary_key=True, serialize=False)),
+                ("host", models.CharField(max_length=200)),
+                ("pid", models.IntegerField()),
+                ("queues", models.CharField(max_length=200)),
+                ("devices", models.JSONField(default=list)),
+                ("started_at", models.DateTimeField(auto_now_add=True)),
+                ("seen_at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='lease', serialize=False, to='runs.attempt')),
-                ('fence', models.BigIntegerField(default=0)),
-                ('holder', models.CharField(blank=True, max_length=200)),
-                ('acquired_at', models.DateTimeField(null=True)),
-                ('heartbeat_at', models.DateTimeField(null=True)),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('announced_at', models.DateTimeField(null=True)),
+                (
+                    "attempt",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="lease",
+                        serialize=False,
+                        to="runs.attempt",
+                    ),
+                ),
+                ("fence", models.BigIntegerField(default=0)),
+                ("holder", models.CharField(blank=True, max_length=200)),
+                ("acquired_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("announced_at", models.DateTimeField(null=True)),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('holder', ''), _negated=True), fields=['expires_at'], name='lease_expiry')],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("holder", ""), _negated=True), fields=["expires_at"], name="lease_expiry"
+                    )
+                ],
             },
         ),
     ]

@@ -1,0 +1,150 @@
+"""What every worker does every few seconds, so that nothing depends on a message, a process or a host staying alive."""
+
+import logging
+import os
+import time
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connection, transaction
+from django.utils import timezone
+from kombu.exceptions import OperationalError as BrokerAway
+
+from rlviewer.launch import hosts, leases, repairs, supervise
+from rlviewer.launch.models import Worker
+from rlviewer.launch.services import announce_state, hint_workers, name_of
+from rlviewer.outbox import services as outbox
+from rlviewer.runs.models import Attempt, Run, RunState
+
+log = logging.getLogger(__name__)
+
+ANNOUNCE_SECONDS = 10
+HOUSEKEEPING_SECONDS = 30.0
+SWEEPER_LOCK = 0x726C76  # an advisory lock of Postgres
+
+
+class Sweeper:
+    """Every chore is harmless to repeat; advisory locks only spare the others the work."""
+
+    def __init__(self, queues: list[str]) -> None:
+        self.queues = queues
+        self.host = hosts.host_name()
+        self.name = f"{self.host}:{os.getpid()}:{hosts.birth_mark(os.getpid())}"
+        self._next_housekeeping = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return not supervise.ACTIVE
+
+    def sweep(self) -> bool:
+        """One round; True when it announced work that this idle worker could take."""
+        try:
+            self.say_hello()
+            is_housekeeping = time.monotonic() >= self._next_housekeeping
+            if is_housekeeping:
+                self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
+            repairs.mend(with_spools=is_housekeeping)
+            keep_house(with_pruning=is_housekeeping)
+            return self.is_idle and announce_queued(self.queues)
+        except (OperationalError, InterfaceError) as error:
+            log.warning("sweep put off, database away: %s", error)
+        except Exception:
+            log.exception("sweep failed; the next one is due soon")
+        finally:
+            connection.close()
+        return False
+
+    def say_hello(self) -> None:
+        Worker.objects.update_or_create(
+            name=self.name,
+            defaults={"seen_at": timezone.now()},
+            create_defaults={
+                "host": self.host,
+                "pid": os.getpid(),
+                "queues": ",".join(self.queues),
+                "devices": hosts.gpu_names(),
+                "seen_at": timezone.now(),
+            },
+        )
+
+    def say_goodbye(self) -> None:
+        try:
+            Worker.objects.filter(name=self.name).delete()
+        except (OperationalError, InterfaceError):
+            log.info("database away; the list of workers forgets this one by itself")
+        finally:
+            connection.close()
+
+
+def announce_queued(queues: list[str]) -> bool:
+    """Say again that there is work, when nobody has taken it for a while; the message may be lost."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE launch_lease l SET announced_at = now() FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id"
+            " WHERE l.attempt_id = a.id AND a.state = 'queued' AND r.state = 'queued' AND r.queue = ANY(%s)"
+            " AND l.announced_at < now() - make_interval(secs => %s) RETURNING a.id, r.queue",
+            [queues, ANNOUNCE_SECONDS],
+        )
+        waiting = sorted(cursor.fetchall())
+    try:
+        for attempt_id, queue in waiting:
+            hint_workers(attempt_id, queue)
+    except BrokerAway as error:
+        log.warning("broker away, %s queued attempts stay unannounced: %s", len(waiting), error)
+        return False
+    return bool(waiting)
+
+
+def keep_house(*, with_pruning: bool) -> None:
+    """What one worker of the whole installation does for all."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [SWEEPER_LOCK])
+        if not cursor.fetchone()[0]:
+            return
+        mark_silent()
+        expire_leases()
+        if with_pruning:
+            outbox.prune()
+            cursor.execute("DELETE FROM launch_worker WHERE seen_at < now() - interval '1 day'")
+
+
+def mark_silent() -> None:
+    """Show as silent what has not been heard of; the next heartbeat corrects it."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_run r SET state = 'silent', state_reason = 'not heard from since '"
+            "  || to_char(l.heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'"
+            " FROM runs_attempt a JOIN launch_lease l ON l.attempt_id = a.id"
+            " WHERE a.run_id = r.id AND a.number = r.current_attempt AND l.holder <> ''"
+            "  AND l.heartbeat_at < now() - make_interval(secs => %s)"
+            "  AND r.state IN ('queued', 'starting', 'running', 'paused', 'stopping') RETURNING r.id",
+            [settings.SILENT_SECONDS],
+        )
+        for run in Run.objects.filter(pk__in=[row[0] for row in cursor.fetchall()]).order_by("pk"):
+            announce_state(run)
+
+
+def expire_leases() -> None:
+    """Give up what has been silent for a whole lease. Its holder keeps the fence, and corrects it if it comes back."""
+    overdue = Attempt.objects.filter(
+        state__in=["starting", "running", "paused", "stopping"],
+        lease__holder__gt="",
+        lease__expires_at__lt=timezone.now(),
+    )
+    for attempt_id, fence in list(overdue.values_list("pk", "lease__fence")):
+        with transaction.atomic():
+            run = leases.lock_run(attempt_id, fence)
+            attempt = overdue.select_related("lease").filter(pk=attempt_id).first()
+            if run is None or attempt is None:
+                continue  # it came back in this moment
+            attempt.state, attempt.ended_at = RunState.FAILED, timezone.now()
+            attempt.reason = f"not seen since {attempt.lease.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC (host {attempt.host})"
+            if run.wanted == "stop":
+                attempt.state, attempt.reason = (
+                    RunState.STOPPED,
+                    f"stopped by {name_of(run.wanted_by)}; {attempt.reason}",
+                )
+            attempt.save(update_fields=["state", "reason", "ended_at"])
+            if attempt.number == run.current_attempt:
+                run.state, run.state_reason, run.ended_at = attempt.state, attempt.reason, attempt.ended_at
+                run.save(update_fields=["state", "state_reason", "ended_at"])
+                announce_state(run)
