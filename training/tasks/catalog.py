@@ -5,11 +5,25 @@ from typing import Any
 
 from training.config import ConfigError
 from training.params import check_params, unknown
-from training.tasks import addition
+from training.tasks import (
+    addition,
+    countdown,
+    modular_arithmetic,
+    multiplication,
+    natbool_dag,
+    reversal,
+    sorting,
+)
 from training.tasks.base import TaskFamily
 
 FAMILIES: dict[str, TaskFamily] = {
     "addition": addition.FAMILY,
+    "multiplication": multiplication.FAMILY,
+    "modular_arithmetic": modular_arithmetic.FAMILY,
+    "sorting": sorting.FAMILY,
+    "reversal": reversal.FAMILY,
+    "countdown": countdown.FAMILY,
+    "natbool_dag": natbool_dag.FAMILY,
 }
 
 
