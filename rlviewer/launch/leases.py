@@ -61,10 +61,10 @@ def lock_run(attempt_id: int, fence: int) -> Run | None:
     """
     if not connection.in_atomic_block:
         raise RuntimeError("lock_run outside a transaction guards nothing")
-    run = Run.objects.select_for_update(of=("self",)).filter(attempts__id=attempt_id).first()
+    run = Run.objects.select_for_update(no_key=True, of=("self",)).filter(attempts__id=attempt_id).first()
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT 1 FROM launch_lease WHERE attempt_id = %s AND fence = %s AND holder <> '' FOR UPDATE",
+            "SELECT 1 FROM launch_lease WHERE attempt_id = %s AND fence = %s AND holder <> '' FOR NO KEY UPDATE",
             [attempt_id, fence],
         )
         return run if cursor.fetchone() else None

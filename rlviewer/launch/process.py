@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
@@ -21,6 +22,7 @@ LOG_KEEP_BYTES = 1_000_000
 # What opens our stores; a trainer has no business there, and reward code of others runs in it.
 OUR_VARIABLES = ("DATABASE_URL", "REDIS_URL")
 OUR_PREFIX = "RLVIEWER_"
+EARLIER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,15 @@ class TrainerRecord:
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+    @classmethod
+    def end_earlier(cls, run_uid: str) -> None:
+        """End trainers of this run that lost their lease: one of them may still hold the run's folder."""
+        deadline = time.monotonic() + EARLIER_SECONDS
+        for note in cls.all():
+            while note.run_uid == run_uid and note.is_alive() and time.monotonic() < deadline:
+                note.kill()
+                time.sleep(0.05)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import time
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
@@ -17,8 +16,6 @@ from rlviewer.launch.status import TrainerStatus
 from training import spool
 
 log = logging.getLogger(__name__)
-
-KILLED_SECONDS = 5.0
 
 
 def mend(*, with_spools: bool) -> None:
@@ -43,8 +40,7 @@ def end_lost_attempts() -> None:
         if not (forgotten or hosts.is_dead_here(lease.holder)):
             continue
         folder = RunFolder(str(lease.attempt.run.uid), lease.attempt.number)
-        if not _is_trainer_gone(lease.attempt_id):
-            continue
+        TrainerRecord.end_earlier(folder.run_uid)
         drain(folder)
         status = TrainerStatus.read(folder.status) or TrainerStatus()
         reason = "its worker failed" if forgotten else "its worker was killed, or this host was restarted,"
@@ -81,15 +77,3 @@ def drain(folder: RunFolder) -> None:
         raise
     except Exception:
         log.exception("run %s: its spool could not be stored; trying again", folder.run_uid)
-
-
-def _is_trainer_gone(attempt_id: int) -> bool:
-    """Kill the trainer of an attempt if it still lives, and wait for it to be gone."""
-    deadline = time.monotonic() + KILLED_SECONDS
-    for note in TrainerRecord.all():
-        while note.attempt_id == attempt_id and note.is_alive():
-            note.kill()
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.05)
-    return True

@@ -153,7 +153,7 @@ def name_of(user: User | None) -> str:
 
 
 def _locked(run: Run) -> Run:
-    return Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
+    return Run.objects.select_for_update(no_key=True, of=("self",)).get(pk=run.pk)
 
 
 def _add_attempt(run: Run, *, deaths: int = 0) -> Attempt:

@@ -91,6 +91,7 @@ class _Supervision:
     def run(self) -> Verdict | None:
         oom_kills = hosts.oom_kills()
         try:
+            TrainerRecord.end_earlier(self.folder.run_uid)
             self.folder.prepare(self.config_toml)
             self.trainer = TrainerProcess.start(self.folder, resume=self.resumes)
         except OSError as error:
