@@ -1,5 +1,10 @@
 """One include per app."""
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from rlviewer.api import api
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("rlviewer.embedded.urls")),
+    path("api/v1/", api.urls),
+]

@@ -15,9 +15,9 @@ from django.test import Client
 from websockets.sync.client import ClientConnection, connect
 
 from rlviewer.accounts.models import User
-from tests.live.server import UVICORN_OPTIONS
 
 POOL = 4
+APPLICATION = "rlviewer-under-test"
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def free_port() -> int:
 def web(django_db_setup: None) -> Iterator[WebServer]:
     settings = connection.settings_dict
     url = f"postgresql://{settings['USER']}:{settings['PASSWORD']}@/{settings['NAME']}?host={settings['HOST']}"
-    environment = {**os.environ, "DATABASE_URL": url, "RLVIEWER_DB_POOL": str(POOL)}
+    url += f"&application_name={APPLICATION}"
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "rlviewer.asgi:application", "--port", str(port), *UVICORN_OPTIONS]
-    process = subprocess.Popen(command, env=environment)
+    changed = {"DATABASE_URL": url, "RLVIEWER_DB_POOL": str(POOL), "RLVIEWER_PORT": str(port)}
+    process = subprocess.Popen([sys.executable, "-m", "rlviewer.embedded.web"], env={**os.environ, **changed})
     try:
         for _ in range(300):
             with socket.socket() as probe:

@@ -1,0 +1,226 @@
+"""Read runs, steps and rollouts with every token. For members of the run's project; others get 404."""
+
+import base64
+import difflib
+from typing import Annotated, Any
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Path, Query, Router, Schema
+from ninja.errors import HttpError
+
+from rlviewer.accounts.models import Project, User
+from rlviewer.runs.api_schemas import (
+    AttemptOut,
+    CheckpointOut,
+    MetricFilters,
+    MetricPiece,
+    Page,
+    PageFilters,
+    PersonOut,
+    ProjectOut,
+    RewardPartOut,
+    RolloutDetail,
+    RolloutFilters,
+    RolloutOut,
+    RunDetail,
+    RunFilters,
+    RunOut,
+    StepFilters,
+    StepOut,
+    columns,
+)
+from rlviewer.runs.models import Group, MetricChunk, Rollout, Run, Step
+
+router = Router(tags=["runs"])
+PathId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+NEXT_HEADER = "Rlviewer-Next"
+# Rollouts of one Arrow answer together, unpacked; at least one rollout is always given.
+ARROW_BYTES = 32 * 1024 * 1024
+
+
+@router.get("/me", response=PersonOut)
+def me(request: HttpRequest) -> User:
+    """The person that this token or session speaks for."""
+    return person(request)
+
+
+@router.get("/projects", response=Page[ProjectOut])
+def project_list(request: HttpRequest, filters: Query[PageFilters]) -> dict[str, Any]:
+    """Projects you are a member of, oldest first."""
+    refuse_unknown(request, filters)
+    rows = Project.objects.visible_to(person(request)).filter(pk__gt=filters.after).order_by("pk")
+    return page(read(rows, ProjectOut), filters.limit)
+
+
+@router.get("/runs", response=Page[RunOut])
+def run_list(request: HttpRequest, filters: Query[RunFilters]) -> dict[str, Any]:
+    """Runs of your projects, newest first."""
+    refuse_unknown(request, filters)
+    rows = Run.objects.visible_to(person(request)).order_by("-pk")
+    if filters.after:
+        rows = rows.filter(pk__lt=filters.after)
+    wanted = {"project": filters.project, "state": filters.state, "algorithm": filters.algorithm}
+    rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
+    return page(read(rows, RunOut), filters.limit)
+
+
+@router.get("/runs/{run_id}", response=RunDetail)
+def run_detail(request: HttpRequest, run_id: PathId) -> dict[str, Any]:
+    """One run with its configuration, attempts and checkpoints."""
+    run = visible_run(request, run_id)
+    own = columns(RunDetail, without={"attempts", "checkpoints"})
+    return {
+        **Run.objects.filter(pk=run.pk).values(*own.values()).get(),
+        "attempts": list(read(run.attempts.order_by("number"), AttemptOut)),
+        "checkpoints": list(read(run.checkpoints.order_by("pk"), CheckpointOut)),
+    }
+
+
+@router.get("/runs/{run_id}/steps", response=Page[StepOut])
+def step_list(request: HttpRequest, run_id: PathId, filters: Query[StepFilters]) -> dict[str, Any]:
+    """Statistics of each stored step, in the order they were stored."""
+    refuse_unknown(request, filters)
+    rows = Step.objects.filter(run=visible_run(request, run_id), pk__gt=filters.after).order_by("pk")
+    if filters.attempts == "current":
+        rows = rows.filter(is_current=True)
+    if filters.split is not None:
+        rows = rows.filter(split=filters.split)
+    return page(read(rows, StepOut), filters.limit)
+
+
+@router.get("/runs/{run_id}/metrics", response=Page[MetricPiece])
+def metric_list(request: HttpRequest, run_id: PathId, filters: Query[MetricFilters]) -> dict[str, Any]:
+    """Curves by name, attempt and step, in pieces of up to 256 points."""
+    refuse_unknown(request, filters)
+    rows = MetricChunk.objects.filter(run=visible_run(request, run_id)).order_by("name", "attempt_id", "part")
+    if filters.names:
+        rows = rows.filter(name__in=[name.strip() for name in filters.names.split(",")])
+    if filters.after:
+        last = rows.filter(pk=filters.after).first()
+        if last is None:
+            raise HttpError(400, f"after={filters.after} is no piece of these metrics; pass `next` of the page before.")
+        behind = Q(name=last.name, attempt_id=last.attempt_id, part__gt=last.part)
+        behind |= Q(name=last.name, attempt_id__gt=last.attempt_id) | Q(name__gt=last.name)
+        # The first condition is implied; it lets the index start at the right name.
+        rows = rows.filter(behind, name__gte=last.name)
+    return page(read(rows, MetricPiece, "id"), filters.limit)
+
+
+@router.get("/runs/{run_id}/rollouts", response=Page[RolloutOut])
+def rollout_list(request: HttpRequest, run_id: PathId, filters: Query[RolloutFilters]) -> dict[str, Any]:
+    """Rollouts without their tokens, in the order they were stored."""
+    refuse_unknown(request, filters)
+    return page(read(rollouts_of(visible_run(request, run_id), filters), RolloutOut), filters.limit)
+
+
+@router.get(
+    "/runs/{run_id}/rollouts.arrow",
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": f"An Arrow IPC stream; the header {NEXT_HEADER} is the next `after`, absent at the end.",
+                "content": {"application/vnd.apache.arrow.stream": {}},
+            }
+        }
+    },
+)
+def rollouts_arrow(request: HttpRequest, run_id: PathId, filters: Query[RolloutFilters]) -> HttpResponse:
+    """Rollouts with every token, exact to the bit. Fewer than `limit` come when they are big."""
+    # numpy and Arrow are big and an idle site does not need them.
+    from rlviewer.runs.arrow import rollout_stream
+
+    refuse_unknown(request, filters)
+    rows = read(rollouts_of(visible_run(request, run_id), filters), RolloutOut, "chunk_id", "position", "group_id")
+    found = list(rows[: filters.limit + 1])
+    body, count = rollout_stream(found[: filters.limit], max_bytes=ARROW_BYTES)
+    response = HttpResponse(body, content_type="application/vnd.apache.arrow.stream")
+    if count < len(found):
+        response.headers[NEXT_HEADER] = str(found[count - 1]["id"])
+    return response
+
+
+@router.get("/rollouts/{rollout_id}", response=RolloutDetail)
+def rollout_detail(request: HttpRequest, rollout_id: PathId) -> dict[str, Any]:
+    """One rollout with its prompt, completion, every per-token array and the parts of its reward."""
+    from rlviewer.runs.tokens import unpack_chunk
+
+    visible = Rollout.objects.filter(step__run__in=Run.objects.visible_to(person(request)), pk=rollout_id)
+    rollout = visible.select_related("group__prompt", "chunk").first()
+    if rollout is None:
+        raise HttpError(404, f"There is no rollout {rollout_id} among those you may see.")
+    chunk = unpack_chunk(rollout.chunk.payload)
+    packed, prompt = chunk.rollouts[rollout.position], rollout.group.prompt
+    return {
+        **read(visible, RolloutOut).get(),
+        "prompt": text(bytes(prompt.text)),
+        "prompt_ids": None if chunk.prompt_ids is None else chunk.prompt_ids.tolist(),
+        "answer": None if prompt.answer is None else text(bytes(prompt.answer)),
+        "generator": prompt.generator,
+        "parameters": prompt.parameters,
+        "difficulty": prompt.difficulty,
+        "completion": text(packed.completion),
+        "columns": {name: values.tolist() for name, values in packed.columns.items()},
+        "details": {name: plain(value) for name, value in packed.details.items()},
+        "reward_parts": list(read(rollout.reward_parts.order_by("part"), RewardPartOut)),
+    }
+
+
+def person(request: HttpRequest) -> User:
+    return request.auth  # type: ignore[attr-defined, no-any-return]
+
+
+def visible_run(request: HttpRequest, run_id: int) -> Run:
+    run = Run.objects.visible_to(person(request)).filter(pk=run_id).first()
+    if run is None:
+        raise HttpError(404, f"There is no run {run_id} among those you may see; GET /api/v1/runs lists them.")
+    return run
+
+
+def refuse_unknown(request: HttpRequest, filters: PageFilters) -> None:
+    """A misspelt filter would otherwise give everything."""
+    known = list(type(filters).model_fields)
+    for name in request.GET:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}."
+            raise HttpError(400, f"Unknown parameter {name[:60]!r}; {hint}")
+
+
+def read(rows: QuerySet[Any, Any], schema: type[Schema], *more: str) -> QuerySet[Any, dict[str, Any]]:
+    return rows.values(*columns(schema).values(), *more)
+
+
+def page(rows: QuerySet[Any, dict[str, Any]], limit: int) -> dict[str, Any]:
+    """The first `limit` rows, and the id of the last if more follow."""
+    found = list(rows[: limit + 1])
+    return {"items": found[:limit], "next": found[limit - 1]["id"] if len(found) > limit else None}
+
+
+def rollouts_of(run: Run, filters: RolloutFilters) -> QuerySet[Rollout]:
+    rows = Rollout.objects.filter(run_id=run.pk, pk__gt=filters.after).order_by("pk")
+    if filters.step is None:
+        wanted: dict[str, Any] = {} if filters.split is None else {"step__split": filters.split}
+        return rows.filter(**wanted, **({"step__is_current": True} if filters.attempts == "current" else {}))
+    steps = Step.objects.filter(run=run, index=filters.step)
+    if filters.split is not None:
+        steps = steps.filter(split=filters.split)
+    if filters.attempts == "current":
+        steps = steps.filter(is_current=True)
+    # By number, so that Postgres goes through the groups and not through all rollouts of the run.
+    groups = list(Group.objects.filter(step__in=list(steps.values_list("pk", flat=True))).values_list("pk", flat=True))
+    return rows.filter(group__in=groups)
+
+
+def text(data: bytes) -> dict[str, str | None]:
+    try:
+        return {"text": data.decode(), "base64": None}
+    except UnicodeDecodeError:
+        return {"text": data.decode("utf-8", "replace"), "base64": base64.b64encode(data).decode()}
+
+
+def plain(value: Any) -> Any:
+    """A detail of a packed rollout as JSON can hold it."""
+    if isinstance(value, bytes):
+        return text(value)
+    return value.tolist() if hasattr(value, "tolist") else value
