@@ -6,5 +6,9 @@ from rlviewer.api import api
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.embedded.urls")),
+    path("", include("rlviewer.accounts.urls")),
+    path("", include("rlviewer.runs.list_urls")),
+    path("", include("rlviewer.runs.urls")),
+    path("", include("rlviewer.launch.urls")),
     path("api/v1/", api.urls),
 ]

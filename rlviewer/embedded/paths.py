@@ -21,7 +21,7 @@ def postgres_sockets(home: Path) -> Path:
     inside = home / "sockets" / "pg"
     if len(str(inside).encode()) <= SOCKET_PATH_LIMIT:
         return inside
-    return Path("/tmp") / f"rlviewer-{hashlib.sha256(str(home).encode()).hexdigest()[:16]}" / "pg"
+    return Path("/tmp") / f"rlviewer-{hashlib.sha256(str(home).encode()).hexdigest()[:16]}" / "pg"  # noqa: S108
 
 
 def redis_socket(home: Path) -> Path:
@@ -39,3 +39,13 @@ def redis_url(home: Path) -> str:
 def runs(home: Path) -> Path:
     """One folder a run: config.toml, spool/, checkpoints/, attempts/."""
     return home / "runs"
+
+
+def logs(home: Path) -> Path:
+    """What each service prints, one file a service."""
+    return home / "logs"
+
+
+def lock(home: Path, name: str) -> Path:
+    """Held (flock) by whoever runs `name` on this data folder: `stack`, `postgres` or `redis`."""
+    return home / "locks" / name

@@ -1,0 +1,39 @@
+"""Bring the database up to date: `python -m rlviewer.embedded.prepare` migrates and adds the first admin.
+
+Prints one line of JSON: `{"admin": ..., "password": ...}` when it added one, else `{}`.
+"""
+
+import json
+import os
+import secrets
+import sys
+
+CONNECT_SECONDS = 60.0
+
+
+def add_first_admin() -> dict[str, str]:
+    """A site admin with a random password, told once; nothing when anybody is there already."""
+    from rlviewer.accounts.models import User
+
+    if User.objects.exists():
+        return {}
+    password = secrets.token_urlsafe(15)
+    User.objects.create_superuser("admin", password=password)
+    return {"admin": "admin", "password": password}
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "rlviewer.settings")
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    from rlviewer.embedded.database import wait_until_it_answers
+
+    wait_until_it_answers(seconds=CONNECT_SECONDS)
+    call_command("migrate", interactive=False, verbosity=0)
+    sys.stdout.write(json.dumps(add_first_admin()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
