@@ -15,6 +15,8 @@ class User(AbstractUser):
 
     # Raising it signs the person out of every session at once.
     session_generation = models.PositiveIntegerField(default=0)
+    # Set by somebody else and shown once; the person is asked for an own one after signing in.
+    password_is_temporary = models.BooleanField(default=False)
 
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
         value = f"{self.password}:{self.session_generation}"
@@ -88,6 +90,17 @@ class ApiToken(models.Model):
         """A new token and its plain text, which cannot be read again."""
         plain = f"rlv_{secrets.token_urlsafe(32)}"
         return cls.objects.create(user=user, name=name, digest=token_digest(plain)), plain
+
+
+class SignInFailure(models.Model):
+    """A sign-in that was tried and not (yet) right, kept for a quarter of an hour."""
+
+    key = models.CharField(max_length=64)  # digest of the address, or of name and address
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        # The throttle's question: how many of this key since a while ago?
+        indexes = [models.Index(fields=["key", "at"], name="sign_in_failure_recent")]
 
 
 class AuditEvent(models.Model):

@@ -166,7 +166,7 @@
   });
   document.addEventListener("submit", (event) => {
     // A second press of the same button must not send the form twice.
-    if (event.defaultPrevented || event.target.matches("[hx-post], [hx-get]")) return;
+    if (event.defaultPrevented) return;
     if (busy.has(event.target)) return event.preventDefault();
     busy.add(event.target);
     event.submitter?.classList.add("is-busy");

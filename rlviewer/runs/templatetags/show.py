@@ -21,6 +21,7 @@ from rlviewer.lib.icons import ICONS, STATE_ICONS
 
 register = template.Library()
 NOT_RECORDED = "not recorded"
+THOUSANDS = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
 UNITS = ((31_536_000, "y"), (604_800, "w"), (86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -32,24 +33,19 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     if isinstance(value, int) and abs(value) < 10_000:
         text = str(value)
-    elif abs(value) >= 10_000:
-        text = _thousands(value, digits)
     elif abs(value) < 1e-4:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
     else:
-        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-        text = f"{value:.{decimals}f}"
+        # Rounded first: 999,960 must become 1.00 M, not 1000 k.
+        rounded = float(f"{value:.{digits - 1}e}")
+        size, unit = (
+            next(((s, u) for s, u in THOUSANDS if abs(rounded) >= s), (1, "")) if abs(value) >= 1e4 else (1, "")
+        )
+        rounded /= size
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded)) + 1e-9))
+        text = f"{rounded:.{decimals}f}{unit}"
     return text.replace("-", "−")
-
-
-def _thousands(value: float, digits: int) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # 999,950 rounds up to the next unit, so it must be chosen after rounding.
-        if abs(float(f"{value:.{digits - 1}e}")) >= size:
-            scaled = value / size
-            return f"{scaled:.{max(0, digits - 1 - math.floor(math.log10(abs(scaled)) + 1e-9))}f} {unit}"
-    return f"{value:.0f}"
 
 
 def _data(exact: float, text: str, css: str = "num") -> SafeString:
