@@ -135,7 +135,7 @@ def _batch(
     )
     metrics = pa.table({"name": METRIC_NAMES, "value": rng.normal(0, 1, len(METRIC_NAMES))})
     header = BatchHeader(
-        batch_id=str(uuid.UUID(bytes=rng.bytes(16), version=4)), run_uid=str(run_uid), attempt=1, step=step
+        batch_id=str(uuid.uuid5(uuid.UUID(str(run_uid)), str(step))), run_uid=str(run_uid), attempt=1, step=step
     )
     return RolloutBatch(
         header,

@@ -9,6 +9,7 @@ from django.db.backends.utils import CursorWrapper
 
 from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
 from rlviewer.ingest.preparing import PreparedBatch
+from rlviewer.ingest.steps import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,25 @@ def known_outcome(batch_id: str) -> BatchOutcome | None:
     return None if counts is None else BatchOutcome(batch_id, *counts, was_known=True)
 
 
-def claim(
-    cursor: CursorWrapper, prepared: PreparedBatch, run_id: int, attempt_id: int, source: str, sha256: str
-) -> bool:
+def claim(cursor: CursorWrapper, prepared: PreparedBatch, place: Place, source: str, sha256: str) -> bool:
     """Enter the batch; False when it was stored before. Waits for a transaction that is storing it right now."""
     header, refused = prepared.header, len(prepared.checked.refused)
     received = prepared.batch.rollouts.num_rows
     cursor.execute(
         "INSERT INTO ingest_batch (id, run_id, attempt_id, step_index, split, source, received, stored, refused, parked,"
         " sha256, stored_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 0, %s, now()) ON CONFLICT (id) DO NOTHING",
-        [header.batch_id, run_id, attempt_id, header.step, header.split, source, received, received - refused, refused,
-         sha256],
+        [
+            header.batch_id, place.run_id, place.attempt_id, header.step, header.split, source, received,
+            received - refused, refused, sha256,
+        ],
     )  # fmt: skip
     return cursor.rowcount == 1
+
+
+def correct(prepared: PreparedBatch) -> None:
+    """Set the counts of a claimed batch after more of its rows were refused."""
+    received, refused = prepared.batch.rollouts.num_rows, len(prepared.checked.refused)
+    Batch.objects.filter(pk=prepared.header.batch_id).update(refused=refused, stored=received - refused)
 
 
 def keep_refused(prepared: PreparedBatch) -> None:

@@ -33,7 +33,7 @@ class Batch(models.Model):
 class RefusedRow(models.Model):
     """A row that could not be stored, with its place, the reason and its bytes, so that nothing is lost."""
 
-    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="refused_rows")
+    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="refused_rows", db_index=False)
     row_index = models.IntegerField()
     reason = models.TextField()
     payload = models.BinaryField()  # Arrow IPC stream of the one row

@@ -5,8 +5,6 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from rlviewer.lib.json import dumps
-
 Groups = list[dict[str, Any]]
 
 
@@ -21,13 +19,14 @@ def prompt_digest(group: dict[str, Any]) -> bytes:
 
 def upsert_prompts(cursor: CursorWrapper, project_id: int, groups: Groups) -> list[int]:
     """The prompt's id of each group. Race-safe: of several writers one inserts, the others wait and find its row."""
-    by_digest = {prompt_digest(group): group for group in groups}
+    digests = [prompt_digest(group) for group in groups]
+    by_digest = dict(zip(digests, groups, strict=True))
     ids = _find(cursor, project_id, list(by_digest))
     # In the order of digests, so that two writers with the same prompts never wait for each other in a circle.
     if missing := sorted(by_digest.keys() - ids.keys()):
         _insert(cursor, project_id, missing, [by_digest[digest] for digest in missing])
         ids |= _find(cursor, project_id, missing)
-    return [ids[prompt_digest(group)] for group in groups]
+    return [ids[digest] for digest in digests]
 
 
 def _find(cursor: CursorWrapper, project_id: int, digests: list[bytes]) -> dict[bytes, int]:
@@ -46,7 +45,7 @@ def _insert(cursor: CursorWrapper, project_id: int, digests: list[bytes], groups
             project_id,
             digests,
             [group["generator"] or "" for group in groups],
-            [dumps(group["parameters"] or {}) for group in groups],
+            [group["parameters"] or "{}" for group in groups],
             [group["difficulty"] for group in groups],
             [group["prompt"] for group in groups],
             [group["answer"] for group in groups],

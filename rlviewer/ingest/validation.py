@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlviewer.lib.json import JsonError, loads
+from rlviewer.lib.json import JsonError, dumps, loads
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.runs.tokens import list_lengths, token_lengths
 from training.records import (
@@ -36,7 +36,7 @@ SPLIT_LIMIT = 40
 METRIC_LIMIT = 120
 # Largest value of the small per-token columns.
 TOKEN_LIMITS = {"loss_mask": 1, "clip_flag": len(CLIP_FLAGS) - 1, "origin": len(ORIGINS) - 1}
-GROUP_JSON = ("parameters", "stratum_keys", "sampling")
+GROUP_JSON = {"parameters": dict, "stratum_keys": None, "sampling": dict}
 
 Mask = npt.NDArray[np.bool_]
 
@@ -55,7 +55,7 @@ class CheckedBatch:
 
     rollouts: pa.Table
     row_indexes: npt.NDArray[np.int64]  # of each kept rollout in the batch as it came
-    groups: list[dict[str, Any]]  # rows of the groups stream, JSON read; `prompt_ids` is a numpy array or None
+    groups: list[dict[str, Any]]  # rows of the groups stream; `prompt_ids` is a numpy array or None
     group_of: npt.NDArray[np.int64]  # position in `groups`, one per rollout
     spans: pa.Table  # `rollout` is a position in `rollouts`
     metrics: list[tuple[str, float]]
@@ -135,7 +135,8 @@ def check(batch: RolloutBatch) -> CheckedBatch:
         except pa.ArrowException as error:
             raise RecordError(f"batch {batch.header.batch_id}: damaged table: {error}") from error
     rollouts = batch.rollouts.combine_chunks()
-    reasons, notes = _Reasons(), []
+    reasons = _Reasons()
+    notes: list[dict[str, Any]] = []
     groups, group_errors = _check_groups(batch.groups)
     lengths = token_lengths(rollouts)
     group_rows = _check_places(rollouts, groups, group_errors, reasons)
@@ -143,9 +144,8 @@ def check(batch: RolloutBatch) -> CheckedBatch:
     _check_details(rollouts, lengths, reasons)
     spans = _check_spans(batch.reward_spans, lengths, reasons, notes)
     used = set(group_rows.tolist())
-    for row, error in group_errors.items():
-        if row not in used:
-            notes.append({"kind": "refused-group", "text": f"group row {row}: {error}"})
+    for row in group_errors.keys() - used:
+        notes.append({"kind": "refused-group", "text": f"group row {row}: {group_errors[row]}"})
 
     numbers = _filled(rollouts.column("number"), -1)
     good = np.ones(rollouts.num_rows, dtype=bool)
@@ -184,8 +184,12 @@ def short_text(value: str, limit: int, name: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _json_text(text: str) -> Any:
-    return loads(text)
+def json_column(text: str, kind: type | None) -> str:
+    """JSON as the tables keep it, of a `kind` of value. Raises ValueError. Most rows of a run share a few texts."""
+    value = loads(text)
+    if kind is not None and not isinstance(value, kind):
+        raise JsonError(f"must be a JSON {'object' if kind is dict else 'list'}")
+    return dumps(value)
 
 
 def _check_groups(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
@@ -221,14 +225,11 @@ def _check_group(row: dict[str, Any]) -> None:
     for name, limit in GROUP_LIMITS.items():
         if row[name] is not None:
             row[name] = short_text(row[name], limit, name)
-    for name in GROUP_JSON:
+    for name, kind in GROUP_JSON.items():
         try:
-            row[name] = None if row[name] is None else _json_text(row[name])
+            row[name] = None if row[name] is None else json_column(row[name], kind)
         except JsonError as error:
             raise ValueError(f"{name}: {error}") from error
-    for name in ("parameters", "sampling"):
-        if not isinstance(row[name], dict | None):
-            raise ValueError(f"{name} must be a JSON object")
 
 
 def _check_places(
@@ -302,8 +303,8 @@ def _check_details(rollouts: pa.Table, lengths: npt.NDArray[np.int64], reasons: 
     branch = _filled(rollouts.column("branch_token"), 0)
     reasons.where((branch < 0) | (branch > lengths), lambda row: f"branch_token {branch[row]} lies outside the tokens")
     _check_each(rollouts, "drop_reason", lambda text: short_text(text, DROP_REASON_LIMIT, "drop_reason"), reasons)
-    _check_each(rollouts, "transform", lambda text: _need(_json_text(text), dict, "transform"), reasons)
-    _check_each(rollouts, "turns", lambda data: _need(loads(data), list, "turns"), reasons)
+    _check_each(rollouts, "transform", lambda text: json_column(text, dict), reasons)
+    _check_each(rollouts, "turns", lambda data: json_column(data, list), reasons)
 
 
 def _check_each(rollouts: pa.Table, name: str, check_value: Callable[[Any], Any], reasons: _Reasons) -> None:
@@ -317,11 +318,6 @@ def _check_each(rollouts: pa.Table, name: str, check_value: Callable[[Any], Any]
             except ValueError as error:
                 message = str(error)
                 reasons.by_row.setdefault(row, message if message.startswith(name) else f"{name}: {message}")
-
-
-def _need(value: Any, kind: type, name: str) -> None:
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a JSON {'object' if kind is dict else 'list'}")
 
 
 def _check_spans(
@@ -350,10 +346,10 @@ def _check_spans(
 
 
 def _too_long(column: pa.ChunkedArray, limit: int) -> Mask:
-    # A NUL grows when escaped, so the few texts that are near the limit or hold one are measured as they will be stored.
-    return np.array(
-        [value is not None and len(text_from_bytes(value.encode())) > limit for value in column.to_pylist()], bool
-    )
+    distinct = [text for text in column.unique().to_pylist() if text is not None]
+    # Measured as it will be stored: a NUL grows when escaped.
+    too_long = [text for text in distinct if len(text_from_bytes(text.encode())) > limit]
+    return pc.is_in(column, value_set=pa.array(too_long, pa.string())).to_numpy()
 
 
 def _spans_of(spans: pa.Table, keep: npt.NDArray[np.int64], count: int) -> pa.Table:

@@ -148,7 +148,7 @@ class Step(models.Model):
     """One stored batch of rollouts: a training step, or an evaluation of the checkpoint after `index` steps."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="steps")
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="steps")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="steps", db_index=False)
     index = models.IntegerField()
     split = models.CharField(max_length=40, default="train")  # "train", or the evaluation set's name
     # True for the newest attempt that stored this (run, split, index); lists and counts use only those unless asked.
@@ -186,7 +186,7 @@ class Step(models.Model):
 class Prompt(models.Model):
     """What the policy was given, shared by all runs of a project, found by the digest of its content."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="prompts")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="prompts", db_index=False)
     digest = models.BinaryField(max_length=16)  # blake2b-128 of generator, text and answer
     generator = models.CharField(max_length=120, blank=True)
     parameters = models.JSONField(default=dict)
@@ -203,8 +203,8 @@ class PromptTracker(models.Model):
     """What one run knows of one prompt: the base model's pass rate, the sampler's running value."""
 
     pk = models.CompositePrimaryKey("run_id", "prompt_id")
-    run = models.ForeignKey(Run, on_delete=models.CASCADE)
-    prompt = models.ForeignKey(Prompt, on_delete=models.CASCADE)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, db_index=False)
+    prompt = models.ForeignKey(Prompt, on_delete=models.CASCADE, db_index=False)
     base_pass_rate = models.FloatField(null=True)
     base_samples = models.IntegerField(null=True)
     value = models.FloatField(null=True)
@@ -258,8 +258,11 @@ class TokenChunk(models.Model):
 class Rollout(models.Model):
     """One completion with its reward: the narrow row."""
 
+    # Only the group is a foreign key in the database: each costs 5 us a row of COPY, and fsck proves the others.
     run_id = models.BigIntegerField()
-    step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="rollouts", db_index=False)
+    step = models.ForeignKey(
+        Step, on_delete=models.CASCADE, related_name="rollouts", db_index=False, db_constraint=False
+    )
     group = models.ForeignKey(Group, on_delete=models.CASCADE, related_name="rollouts", db_index=False)
     chunk = models.ForeignKey(TokenChunk, on_delete=models.CASCADE, db_index=False, db_constraint=False)
     position = models.SmallIntegerField()  # in its chunk
@@ -294,7 +297,9 @@ class RewardPart(models.Model):
     """One span of a rollout's reward; an outcome reward is one part at the last token."""
 
     pk = models.CompositePrimaryKey("rollout_id", "part")
-    rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="reward_parts", db_index=False)
+    rollout = models.ForeignKey(
+        Rollout, on_delete=models.CASCADE, related_name="reward_parts", db_index=False, db_constraint=False
+    )
     part = models.SmallIntegerField()
     token_start = models.IntegerField()
     token_end = models.IntegerField()
@@ -308,7 +313,7 @@ class MetricChunk(models.Model):
     """Up to 256 points of one metric of one attempt, in the order they were stored."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, db_index=False)
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE)
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, db_index=False)
     name = models.CharField(max_length=120)
     part = models.IntegerField(default=0)
     steps = ArrayField(models.IntegerField())

@@ -82,8 +82,9 @@ class ChunkPacker:
 
     def __init__(self, rollouts: pa.Table) -> None:
         self._zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-        tokens = {name: _flat_list(rollouts.column(name), name) for name in _token_columns(rollouts)}
-        tokens = {name: flat for name, flat in tokens.items() if flat is not None}
+        tokens = {
+            name: _flat_list(rollouts.column(name), name) for name in _present(rollouts, _token_columns(rollouts))
+        }
         self.lengths = token_lengths(rollouts)
         self._columns = [_planes(name, flat, tokens) for name, flat in tokens.items()]
         self._columns.append(_texts("completion", rollouts.column("completion")))
@@ -125,7 +126,7 @@ class ChunkPacker:
     def _frame(self, data: Any, frames: list[bytes]) -> list[int]:
         """Append the shortest form of `data` to `frames`; returns what the header says of it."""
         plain = bytes(data)
-        if not plain or plain.count(plain[:1]) == len(plain):
+        if plain == plain[:1] * len(plain):
             return [CONSTANT, plain[0] if plain else 0]
         packed = self._zstd.compress(plain)
         if len(packed) >= len(plain):
@@ -173,10 +174,8 @@ def _starts(lengths: Numbers) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-def _flat_list(column: pa.ChunkedArray, name: str) -> tuple[Any, npt.NDArray[np.int64], Numbers] | None:
-    """Validity, starts and values of a list column; None when every row is null."""
-    if column.null_count == len(column):
-        return None
+def _flat_list(column: pa.ChunkedArray, name: str) -> tuple[Any, npt.NDArray[np.int64], Numbers]:
+    """Validity, starts and values of a list column."""
     flat = column.combine_chunks().flatten()
     if flat.null_count:
         raise ValueError(f"{name} has a missing value inside a list")
@@ -231,7 +230,6 @@ def _numbers(name: str, column: pa.ChunkedArray) -> _Column:
 
 def _lists(name: str, column: pa.ChunkedArray) -> _Column:
     flat = _flat_list(column, name)
-    assert flat is not None
     values = np.ascontiguousarray(flat[2], LIST_DETAILS[name])
     return _Column(name, LIST_DETAILS[name], flat[0], flat[1] * values.itemsize, [values.view(np.uint8)])
 
@@ -280,27 +278,27 @@ class _Reader:
                 raise ChunkError(f"{name}: validity of {len(valid)} rollouts, the chunk has {count}")
             if dtype == "bytes":
                 parts = self._bytes(frames, own_lengths, count)
-                for i in np.flatnonzero(valid):
+                for i in np.flatnonzero(valid).tolist():
                     if name == "completion":
                         completions[i] = parts[i]
                     else:
                         details[i][name] = parts[i].decode() if name in STRING_DETAILS else parts[i]
             elif name in NUMBER_DETAILS:
                 values = self._numbers(NUMBER_DETAILS[name], frames, int(valid.sum()))
-                for i, value in zip(np.flatnonzero(valid), values.tolist(), strict=True):
+                for i, value in zip(np.flatnonzero(valid).tolist(), values.tolist(), strict=True):
                     details[i][name] = value
             elif name in LIST_DETAILS:
                 sizes = np.array(own_lengths, dtype=np.int64) // np.dtype(LIST_DETAILS[name]).itemsize
                 values = self._numbers(LIST_DETAILS[name], frames, int(sizes.sum()))
-                for i, part in _split(values, sizes, valid):
-                    details[i][name] = part
+                for i, numbers in _split(values, sizes, valid):
+                    details[i][name] = numbers
             elif needed is not None and name not in needed:
                 self._skip(frames, int(lengths[valid].sum()))
             else:
                 flats[name] = self._planes(name, dtype, frames, int(lengths[valid].sum()), flats.get(base))
                 if wanted is None or name in wanted:
-                    for i, part in _split(flats[name], lengths * valid, valid):
-                        arrays[i][name] = part
+                    for i, numbers in _split(flats[name], lengths * valid, valid):
+                        arrays[i][name] = numbers
         prompt_ids = None
         if "prompt_ids" in self._header:
             size, frame = self._header["prompt_ids"]
@@ -359,4 +357,4 @@ class _Reader:
 
 def _split(values: Numbers, lengths: Numbers, valid: Numbers) -> list[tuple[int, Numbers]]:
     ends = np.cumsum(lengths)
-    return [(int(i), values[ends[i] - lengths[i] : ends[i]]) for i in np.flatnonzero(valid)]
+    return [(i, values[ends[i] - lengths[i] : ends[i]]) for i in np.flatnonzero(valid).tolist()]

@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('runs', '0002_vocabulary'),
+        ("runs", "0002_vocabulary"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='group',
-            name='task_seed',
+            model_name="group",
+            name="task_seed",
             field=models.BigIntegerField(null=True),
         ),
     ]
