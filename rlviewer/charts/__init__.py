@@ -1,0 +1,1 @@
+"""Plain rows in, plotly figure out: a dict of strict JSON. Colours are names of CSS variables, so one figure serves both themes."""

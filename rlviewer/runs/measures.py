@@ -1,0 +1,113 @@
+"""What each measure is called, its unit and one sentence of what it means; and which of them a run's page draws."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    title: str
+    unit: str
+    meaning: str
+
+
+MEASURES: dict[str, Measure] = {
+    "reward_mean": Measure("mean reward", "reward", "Mean reward of the step's scored rollouts, before any scaling."),
+    "pass_rate": Measure("training pass rate", "share", "Share of the step's training rollouts that were correct."),
+    "eval_pass_at_1": Measure("pass@1", "share", "Expected share of held-out prompts solved by one sampled completion."),
+    "eval_pass_at_k": Measure(
+        "pass@k", "share", "Unbiased estimate of the share of held-out prompts solved by at least one of k completions."
+    ),
+    "eval_parsed_share": Measure("parsed", "share", "Share of held-out completions in which an answer could be read."),
+    "eval_reward_mean": Measure("mean reward", "reward", "Mean reward of the held-out completions."),
+    "eval_length_mean": Measure("mean length", "tokens", "Mean length of the held-out completions."),
+    "entropy": Measure("entropy", "nats per token", "Mean entropy of the sampling distribution over counted tokens."),
+    "length_mean": Measure("mean length", "tokens", "Mean length of the step's completions."),
+    "kl_k3": Measure(
+        "against the sampler",
+        "nats per token",
+        "KL between the updated policy and the weights that sampled, by the k3 estimator.",
+    ),
+    "ref_kl_k3": Measure(
+        "against the reference", "nats per token", "KL between the policy and the frozen reference, by the k3 estimator."
+    ),
+    "clip_fraction": Measure("clipped", "share", "Share of counted tokens whose importance ratio was clipped."),
+    "clip_high_fraction": Measure("above", "share", "Share of counted tokens clipped at the upper bound."),
+    "clip_low_fraction": Measure("below", "share", "Share of counted tokens clipped at the lower bound."),
+    "dead_share": Measure(
+        "dead groups", "share", "Share of groups in which every rollout got the same reward, so that nothing was learned."
+    ),
+    "loss": Measure("loss", "loss", "The policy's loss, averaged over the step's updates."),
+    "grad_norm": Measure("gradient norm", "norm", "Norm of the gradient before it was scaled down."),
+    "sampler_policy_gap": Measure(
+        "gap",
+        "nats",
+        "Mean absolute difference between the sampler's log-probabilities and the trainer's for the same weights.",
+    ),
+    "truncated_share": Measure("truncated", "share", "Share of completions that were cut at the token limit."),
+    "seconds_sample": Measure("sample", "seconds", "Time spent sampling completions."),
+    "seconds_score": Measure("score", "seconds", "Time spent scoring them."),
+    "seconds_learn": Measure("learn", "seconds", "Time spent on the policy's updates."),
+    "seconds_record": Measure("record", "seconds", "Time spent writing the batch file."),
+}
+PASS_AT_K_PREFIX = "eval_pass_at_"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart of the run page. `names` are the metrics it draws, the main one first."""
+
+    key: str
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    is_share: bool = False  # the axis then never leaves 0 to 1
+    missing: str = "This source does not record it."
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel("reward", "Mean reward", "reward", ("reward_mean",)),
+    Panel(
+        "pass",
+        "Pass rate, held-out and training",
+        "share",
+        ("eval_pass_at_1", "eval_pass_at_k", "pass_rate"),
+        is_share=True,
+    ),
+    Panel("dead", "Dead groups", "share of groups", ("dead_share",), is_share=True),
+    Panel("entropy", "Entropy", "nats per token", ("entropy",)),
+    Panel("length", "Completion length", "tokens", ("length_mean",)),
+    Panel("kl", "KL divergence (k3)", "nats per token", ("kl_k3", "ref_kl_k3")),
+    Panel(
+        "clip",
+        "Clipped tokens",
+        "share of tokens",
+        ("clip_fraction", "clip_high_fraction", "clip_low_fraction"),
+        is_share=True,
+    ),
+    Panel("gap", "Sampler-policy gap", "nats", ("sampler_policy_gap",)),
+    Panel("truncated", "Truncated completions", "share of completions", ("truncated_share",), is_share=True),
+    Panel("loss", "Loss", "loss", ("loss",)),
+    Panel("gradient", "Gradient norm", "norm", ("grad_norm",)),
+    Panel(
+        "seconds",
+        "Where the time goes",
+        "seconds per step",
+        ("seconds_sample", "seconds_learn", "seconds_score", "seconds_record"),
+    ),
+)
+PANEL_METRICS: tuple[str, ...] = tuple(
+    name for panel in PANELS for name in panel.names if name != "eval_pass_at_k"
+)  # pass@k is stored under its k
+
+
+def measure_of(name: str) -> Measure:
+    """The measure of a stored metric; pass@k carries its k in the name."""
+    if name in MEASURES:
+        return MEASURES[name]
+    if name.startswith(PASS_AT_K_PREFIX):
+        return Measure(
+            f"pass@{name.removeprefix(PASS_AT_K_PREFIX)}",
+            MEASURES["eval_pass_at_k"].unit,
+            MEASURES["eval_pass_at_k"].meaning,
+        )
+    return Measure(name.replace("_", " "), "", "")

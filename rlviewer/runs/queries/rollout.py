@@ -1,0 +1,244 @@
+"""What the page of one rollout shows: its tokens with every stored number, its group, its reward."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from django.http import Http404
+
+from rlviewer.accounts.models import User
+from rlviewer.lib.text import text_from_bytes
+from rlviewer.lib.visible import visible_block, visible_start
+from rlviewer.runs.models import Rollout, Run, Step, StopReason, TokenChunk, Vocabulary
+from rlviewer.runs.queries.run import RolloutLine, rollout_lines
+from rlviewer.runs.queries.step import GroupCard, group_card
+from rlviewer.runs.tokens import PackedRollout, unpack_chunk
+from training import vocabulary
+from training.records import CLIP_FLAGS, ORIGINS
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One number per token that can colour it. `scale` decides how: signed, ratio, sequential or named."""
+
+    name: str
+    title: str
+    unit: str
+    scale: str
+    meaning: str
+    names: tuple[str, ...] = ()
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("token_advantages", "advantage", "", "signed", "How hard the update pushed this token, and which way."),
+    Field("sampler_logprobs", "sampler log-probability", "nats", "sequential", "Under the weights that sampled it."),
+    Field(
+        "policy_logprobs", "policy log-probability", "nats", "sequential", "Under the weights after the step's last update."
+    ),
+    Field("entropy", "entropy", "nats", "sequential", "Of the distribution this token was sampled from."),
+    Field(
+        "importance_ratio",
+        "importance ratio",
+        "",
+        "ratio",
+        "exp(policy - sampling log-probability): 1 where the update did not move the token.",
+    ),
+    Field("loss_mask", "loss mask", "", "named", "Whether the token counts in the loss.", ("left out", "counted")),
+    Field("clip_flag", "clip", "", "named", "What the clipping rule did to the token.", CLIP_FLAGS),
+    Field("origin", "origin", "", "named", "Who wrote the token.", ORIGINS),
+    Field("recomputed_logprobs", "recomputed log-probability", "nats", "sequential", "Sampling weights, trainer's numbers."),
+    Field("ref_logprobs", "reference log-probability", "nats", "sequential", "Under the frozen reference."),
+    Field("token_weights", "token weight", "", "signed", "Weight of the token in the loss."),
+    Field(
+        "token_policy_version", "policy version", "steps", "sequential", "Steps trained when this token was sampled."
+    ),
+)
+# Characters of a prompt that the page itself carries.
+PROMPT_LIMIT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """Everything of the page but the token arrays, which travel as `tokens` for static/js/rollout.js."""
+
+    rollout: Rollout
+    run: Run
+    step: Step
+    card: GroupCard
+    line: RolloutLine
+    parts: Sequence[Any]
+    prompt: str
+    prompt_is_cut: bool
+    tokens: dict[str, Any]
+    details: Mapping[str, Any]
+    missing_fields: Sequence[Field]
+    previous_id: int | None
+    next_id: int | None
+    previous_step: int | None
+    next_step: int | None
+
+    @property
+    def stop_reason(self) -> str:
+        return StopReason(self.rollout.stop_reason).label
+
+
+def visible_rollout(user: User, rollout_id: int) -> Rollout:
+    """The rollout with its step, run, group and prompt, or 404 when this person may not see it. One query."""
+    rows = Rollout.objects.filter(step__run__in=Run.objects.visible_to(user))
+    rollout = rows.select_related("step__run__project", "step__attempt", "group__prompt").filter(pk=rollout_id).first()
+    if rollout is None:
+        raise Http404(f"no rollout {rollout_id}")
+    return rollout
+
+
+def packed_rollout(rollout: Rollout) -> tuple[PackedRollout, np.ndarray | None]:
+    """The stored text and arrays, with the prompt's token ids. One query."""
+    payload = TokenChunk.objects.values_list("payload", flat=True).get(pk=rollout.chunk_id)
+    chunk = unpack_chunk(payload)
+    return chunk.rollouts[rollout.position], chunk.prompt_ids
+
+
+def rollout_view(rollout: Rollout) -> RolloutView:
+    """Seven queries, one less when the vocabulary is known to this process."""
+    packed, _ = packed_rollout(rollout)
+    step = rollout.step
+    lines = rollout_lines(list(Rollout.objects.filter(group=rollout.group_id).order_by("number")), limit=48)
+    places = [line.rollout.pk for line in lines]
+    here = places.index(rollout.pk)
+    columns = with_ratio(packed.columns)
+    neighbours = Step.objects.filter(run=step.run_id, split=step.split, is_current=True)
+    card = group_card(rollout.group, lines)
+    prompt, prompt_is_cut = visible_block(bytes(rollout.group.prompt.text), PROMPT_LIMIT)
+    return RolloutView(
+        rollout=rollout,
+        run=step.run,
+        step=step,
+        card=card,
+        line=lines[here],
+        parts=list(rollout.reward_parts.order_by("part")),
+        prompt=prompt,
+        prompt_is_cut=prompt_is_cut,
+        tokens=token_data(packed, columns, step.run.vocabulary_id),
+        details=shown_details(packed.details),
+        missing_fields=[field for field in FIELDS if field.name not in columns],
+        previous_id=places[here - 1] if here > 0 else None,
+        next_id=places[here + 1] if here + 1 < len(places) else None,
+        previous_step=neighbours.filter(index__lt=step.index).order_by("-index").values_list("index", flat=True).first(),
+        next_step=neighbours.filter(index__gt=step.index).order_by("index").values_list("index", flat=True).first(),
+    )
+
+
+def with_ratio(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns and the importance ratio that follows from them."""
+    all_columns = dict(columns)
+    sampled = columns.get("recomputed_logprobs", columns.get("sampler_logprobs"))
+    if "policy_logprobs" in columns and sampled is not None:
+        with np.errstate(all="ignore"):
+            difference = columns["policy_logprobs"].astype(np.float64) - sampled.astype(np.float64)
+            all_columns["importance_ratio"] = np.exp(difference).astype(np.float32)
+    return all_columns
+
+
+def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabulary_id: int | None) -> dict[str, Any]:
+    """What the page's script needs to draw every token. Arrays travel as base64 of their little-endian bytes: exact and short."""
+    ids = columns.get("token_ids")
+    known = [field for field in FIELDS if field.name in columns]
+    extra = [Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source.") for name in columns if name.startswith("x_")]
+    return {
+        "count": 0 if ids is None else len(ids),
+        "ids": None if ids is None else base64_of(ids, "<i4"),
+        "pieces": None if ids is None else pieces_of(ids, packed.completion, vocabulary_id),
+        "fields": [
+            {
+                "name": field.name,
+                "title": field.title,
+                "unit": field.unit,
+                "scale": field.scale,
+                "meaning": field.meaning,
+                "names": field.names,
+                "type": columns[field.name].dtype.kind + str(columns[field.name].dtype.itemsize),
+                "data": base64_of(columns[field.name], None),
+            }
+            for field in [*known, *extra]
+        ],
+        "boundaries": [int(n) for n in packed.details.get("step_boundaries", [])],
+    }
+
+
+def base64_of(values: np.ndarray, dtype: str | None) -> str:
+    wanted = values.dtype.newbyteorder("<") if dtype is None else np.dtype(dtype)
+    return base64.b64encode(np.ascontiguousarray(values, wanted).tobytes()).decode()
+
+
+def pieces_of(ids: np.ndarray, completion: bytes, vocabulary_id: int | None) -> dict[str, Any]:
+    """Text of each token that occurs, escaped by lib.text, and where the text comes from.
+
+    `source` is "vocabulary", "characters" (a guess: as many characters as tokens) or "none"; `joins` says whether the pieces
+    joined are the stored completion.
+    """
+    if vocabulary_id is not None:
+        table = vocabulary_pieces(vocabulary_id)
+        used = [int(n) for n in np.unique(ids)]
+        texts = {str(n): text_from_bytes(table[n]) for n in used if 0 <= n < len(table)}
+        joined = b"".join(table[n] for n in ids.tolist() if 0 <= n < len(table))
+        return {"source": "vocabulary", "by_id": texts, "joins": joined == completion}
+    characters = completion.decode("utf-8", "surrogateescape")
+    if 0 <= len(ids) - len(characters) <= 1:
+        listed = [text_from_bytes(char.encode("utf-8", "surrogateescape")) for char in characters]
+        return {"source": "characters", "by_place": listed, "joins": True}
+    return {"source": "none", "joins": False}
+
+
+@lru_cache(maxsize=8)
+def vocabulary_pieces(vocabulary_id: int) -> list[bytes]:
+    """Pieces of a stored vocabulary, which never changes. One query the first time."""
+    payload = Vocabulary.objects.values_list("payload", flat=True).get(pk=vocabulary_id)
+    return vocabulary.unpack(bytes(payload))
+
+
+def shown_details(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What the source told beside numbers, as text for the page."""
+    shown: dict[str, Any] = {}
+    for name, value in details.items():
+        if name in {"sketch", "step_boundaries", "parsed_answer"}:
+            continue
+        shown[name.replace("_", " ")] = visible_start(value, 2000) if isinstance(value, bytes) else value
+    return shown
+
+
+def stored_json(rollout: Rollout) -> dict[str, Any]:
+    """All that is stored of one rollout, as data for strict JSON. Two queries."""
+    packed, prompt_ids = packed_rollout(rollout)
+    names = [field.name for field in Rollout._meta.concrete_fields]
+    row = {name: getattr(rollout, name) for name in names if name not in {"chunk", "position"}}
+    row = {name: getattr(value, "pk", value) for name, value in row.items()}
+    return {
+        "rollout": row | {"stop_reason": StopReason(rollout.stop_reason).label},
+        "prompt": text_from_bytes(bytes(rollout.group.prompt.text)),
+        "prompt_ids": None if prompt_ids is None else prompt_ids.tolist(),
+        "completion": text_from_bytes(packed.completion),
+        "completion_base64": base64.b64encode(packed.completion).decode(),
+        "columns": {name: values.tolist() for name, values in packed.columns.items()},
+        "details": {name: _json_value(value) for name, value in packed.details.items()},
+        "reward_parts": list(
+            rollout.reward_parts.order_by("part").values(
+                "token_start", "token_end", "value", "kind", "name", "version"
+            )
+        ),
+    }
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return text_from_bytes(value)
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def ids_text(packed: PackedRollout) -> bytes:
+    """The completion's token ids as a JSON list."""
+    ids = packed.columns.get("token_ids")
+    return json.dumps([] if ids is None else ids.tolist()).encode()

@@ -1,0 +1,85 @@
+"""Writes that a person or a worker asks for: rename, tag, remember a vocabulary."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from django.db import transaction
+
+from rlviewer.accounts.models import User
+from rlviewer.accounts.services import record
+from rlviewer.outbox.services import announce_run
+from rlviewer.runs.models import Run, Vocabulary
+from training import vocabulary
+
+NAME_LIMIT = 200
+TAG_LIMIT = 60
+TAGS_LIMIT = 20
+
+
+class RunTextError(ValueError):
+    """A name or tag that cannot be stored; the message is for the person who typed it."""
+
+
+def rename_run(user: User, run: Run, name: str) -> Run:
+    """Give the run another name.
+
+    Raises:
+        RunTextError: empty or too long.
+    """
+    name = _one_line(name)
+    if not name:
+        raise RunTextError("A run needs a name.")
+    if len(name) > NAME_LIMIT:
+        raise RunTextError(f"A name has at most {NAME_LIMIT} characters; this one has {len(name)}.")
+    with transaction.atomic():
+        run = Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
+        if run.name != name:
+            before, run.name = run.name, name
+            run.save(update_fields=["name"])
+            record(user, "rename", f"run:{run.pk}", run.project, before=before, name=name)
+            announce_run(run.pk, run.project_id, "run-changed", name=name)
+    return run
+
+
+def tag_run(user: User, run: Run, tags: Iterable[str]) -> Run:
+    """Replace the run's tags; repeated and empty ones are dropped.
+
+    Raises:
+        RunTextError: a tag is too long, or there are too many.
+    """
+    wanted = list(dict.fromkeys(tag for tag in map(_one_line, tags) if tag))
+    if long := next((tag for tag in wanted if len(tag) > TAG_LIMIT), None):
+        raise RunTextError(f"A tag has at most {TAG_LIMIT} characters; “{long[:20]}…” has {len(long)}.")
+    if len(wanted) > TAGS_LIMIT:
+        raise RunTextError(f"A run has at most {TAGS_LIMIT} tags; these are {len(wanted)}.")
+    with transaction.atomic():
+        run = Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
+        if run.tags != wanted:
+            before, run.tags = run.tags, wanted
+            run.save(update_fields=["tags"])
+            record(user, "tag", f"run:{run.pk}", run.project, before=before, tags=wanted)
+            announce_run(run.pk, run.project_id, "run-changed", tags=wanted)
+    return run
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("\x00", "").split())
+
+
+def remember_vocabulary(run_id: int, run_dir: Path) -> Vocabulary | None:
+    """Store the vocabulary that the trainer wrote into its run folder; one row per tokenizer. None when there is none.
+
+    Raises:
+        VocabularyError: the file is damaged.
+    """
+    try:
+        payload = (run_dir / vocabulary.FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    size = len(vocabulary.unpack(payload))
+    digest = hashlib.sha256(payload).digest()
+    with transaction.atomic():
+        stored, _ = Vocabulary.objects.get_or_create(sha256=digest, defaults={"size": size, "payload": payload})
+        Run.objects.filter(pk=run_id, vocabulary=None).update(vocabulary=stored)
+    return stored
