@@ -162,6 +162,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": env_int("RLVIEWER_VISIB
 LEASE_SECONDS = env_int("RLVIEWER_LEASE_SECONDS", 900, low=5)
 # Without a heartbeat for this long a run is shown as silent.
 SILENT_SECONDS = env_int("RLVIEWER_SILENT_SECONDS", 30, low=2)
+# What a worker starts as the trainer: a Python module that speaks the protocol of training/attempt.py.
+TRAINER_MODULE = env_str("RLVIEWER_TRAINER_MODULE", "training.run")
 
 LOGGING = {
     "version": 1,

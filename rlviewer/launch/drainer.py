@@ -22,7 +22,7 @@ class Drainer(threading.Thread):
         self._run_dir = run_dir
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
-        self.is_stuck = False  # the last try failed for another reason than an absent database
+        self.is_stuck = False  # files wait that the last try could not take, though the database answers
 
     def finish(self) -> None:
         """Nothing more will be written: store what waits, then end."""
@@ -42,8 +42,9 @@ class Drainer(threading.Thread):
                 is_last_look = self._finishing.is_set()
                 if any(spool.waiting(self._run_dir / "spool")):
                     try:
-                        drain_spool(self._run_dir)
-                        self.is_stuck = False
+                        self.is_stuck = drain_spool(self._run_dir).files == 0
+                        if self.is_stuck:
+                            self._abandoned.wait(RETRY_SECONDS)
                     except (OperationalError, InterfaceError) as error:
                         # The trainer goes on; its batches wait on disk.
                         log.warning("%s: database away, batches wait in the spool: %s", self.name, error)

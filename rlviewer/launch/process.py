@@ -79,7 +79,7 @@ class TrainerProcess:
     @classmethod
     def start(cls, folder: RunFolder, *, resume: bool) -> Self:
         read_end, lifeline = os.pipe()
-        command = [sys.executable, "-X", "faulthandler", "-u", "-m", "training.run"]
+        command = [sys.executable, "-X", "faulthandler", "-u", "-m", settings.TRAINER_MODULE]
         command += ["--run-dir", str(folder.root), "--run-uid", folder.run_uid, "--attempt", str(folder.attempt)]
         command += ["--parent-fd", str(read_end), *(["--resume"] if resume else [])]
         try:

@@ -29,7 +29,7 @@ class Ending:
     frozen: str = ""  # why we held it for frozen and killed it
     out_of_grace: bool = False  # asked to stop, reached no step boundary, and we killed it
     out_of_memory: bool = False  # the kernel says that it killed something for lack of memory meanwhile
-    shutdown: bool = False  # its worker was shut down and asked it to stop
+    interruption: str = ""  # why its supervisor had to end and asked it to stop
     worker_died: str = ""  # what became of the worker, when nobody was left to see the trainer's end
     could_not_start: str = ""  # why there is no process at all
     last_words: str = ""  # last line of the log
@@ -55,8 +55,8 @@ def judge(ending: Ending, status: TrainerStatus, *, wanted: str, wanted_by: str)
     if wanted == "stop":
         late = "; killed, since it reached no step boundary in time" if ending.out_of_grace else ""
         return Verdict(RunState.STOPPED, f"stopped by {wanted_by} {where}{late}")
-    if ending.shutdown:
-        return Verdict(RunState.STOPPED, f"the worker was shut down {where}", resumes=True)
+    if ending.interruption:
+        return Verdict(RunState.STOPPED, f"{ending.interruption} {where}", resumes=True)
     if ending.worker_died:
         return Verdict(RunState.FAILED, f"{ending.worker_died} {where}", resumes=True, is_death=True)
     if ending.frozen:

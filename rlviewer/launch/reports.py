@@ -76,8 +76,8 @@ def finish_attempt(attempt_id: int, fence: int, ending: Ending, status: TrainerS
 
 def _end_or_resume(run: Run, attempt: Attempt, verdict: Verdict, ending: Ending, status: TrainerStatus) -> None:
     run.state, run.state_reason, run.ended_at = verdict.state, verdict.reason, attempt.ended_at
-    # A command in a terminal resumes by itself; once it is dead nobody may train in its place unasked.
-    resumes = verdict.resumes and not (run.queue == FOREGROUND and (ending.worker_died or ending.shutdown))
+    # A command in a terminal goes on by itself; once it has ended nobody trains in its place unasked.
+    resumes = verdict.resumes and not (run.queue == FOREGROUND and (ending.worker_died or ending.interruption))
     if resumes and attempt.deaths >= MAX_DEATHS:
         run.state_reason += f"; given up after {attempt.deaths} deaths"
     elif resumes:

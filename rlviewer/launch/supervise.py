@@ -40,12 +40,14 @@ def run_attempt(
     attempt_id: int,
     *,
     interrupted: threading.Event,
+    interruption: str = "the worker was shut down",
     on_status: Callable[[TrainerStatus], None] | None = None,
 ) -> Verdict | None:
     """Train an attempt to its end if nobody else has taken it; None when another has, or the lease was lost.
 
     Args:
-        interrupted: set it to have the trainer stop at its next step and the run resumed by another worker.
+        interrupted: set it to have the trainer stop at its next step; another worker resumes the run.
+        interruption: how the reason says that it was set.
         on_status: called with each new status.
     """
     fence = leases.acquire(attempt_id, hosts.new_holder(), settings.LEASE_SECONDS)
@@ -54,7 +56,7 @@ def run_attempt(
     ACTIVE.add(attempt_id)
     try:
         attempt = Attempt.objects.select_related("run").get(pk=attempt_id)
-        return _Supervision(attempt, fence, interrupted, on_status).run()
+        return _Supervision(attempt, fence, interrupted, interruption, on_status).run()
     finally:
         ACTIVE.discard(attempt_id)
 
@@ -65,11 +67,13 @@ class _Supervision:
         attempt: Attempt,
         fence: int,
         interrupted: threading.Event,
+        interruption: str,
         on_status: Callable[[TrainerStatus], None] | None,
     ) -> None:
         self.attempt_id = attempt.pk
         self.fence = fence
         self.interrupted = interrupted
+        self.interruption = interruption
         self.on_status = on_status
         self.folder = RunFolder(str(attempt.run.uid), attempt.number)
         self.config_toml = attempt.run.config_toml
@@ -97,6 +101,7 @@ class _Supervision:
         except OSError as error:
             log.exception("attempt %s: could not start its trainer", self.attempt_id)
             return self._finish(Ending(could_not_start=str(error)))
+        log.info("attempt %s: trainer %s started in %s", self.attempt_id, self.trainer.pid, self.folder.root)
         note = TrainerRecord.write(self.attempt_id, self.fence, self.trainer)
         self.freeze = FreezeWatch(self.trainer.pid)
         drainer = Drainer(self.folder.root)
@@ -119,7 +124,7 @@ class _Supervision:
             frozen=self.frozen,
             out_of_grace=self.out_of_grace,
             out_of_memory=hosts.oom_kills() > oom_kills >= 0,
-            shutdown=self.interrupted.is_set(),
+            interruption=self.interruption if self.interrupted.is_set() else "",
             last_words=self.folder.last_words(),
         )
         return self._finish(ending)
@@ -217,7 +222,9 @@ class _Supervision:
     def _finish(self, ending: Ending) -> Verdict | None:
         while True:
             try:
-                return finish_attempt(self.attempt_id, self.fence, ending, self.status, host=self.host)
+                verdict = finish_attempt(self.attempt_id, self.fence, ending, self.status, host=self.host)
+                log.info("attempt %s: %s", self.attempt_id, verdict or "its lease is gone; another speaks for the run")
+                return verdict
             except DATABASE_AWAY as error:
                 self._database_away(error)
                 if self.interrupted.is_set():

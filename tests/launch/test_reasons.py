@@ -29,7 +29,7 @@ def failed_with(type_: str, message: str, where: str = "") -> TrainerStatus:
         (Ending(code=0), "failed", "exited with code 0 at step 41 of 100 without saying why"),
         (Ending(code=7, last_words="bye"), "failed", "exited with code 7 at step 41 of 100 without saying why; its log ends with: bye"),
         (Ending(signal=9, frozen="the process was stopped (SIGSTOP) for 20 s"), "failed", "frozen at step 41: the process was stopped (SIGSTOP) for 20 s; killed"),
-        (Ending(code=3, shutdown=True), "stopped", "the worker was shut down at step 41"),
+        (Ending(code=3, interruption="the worker was shut down"), "stopped", "the worker was shut down at step 41"),
         (Ending(worker_died="its worker failed"), "failed", "its worker failed at step 41"),
         (Ending(could_not_start="No space left on device"), "failed", "could not start: No space left on device"),
     ],
@@ -70,8 +70,8 @@ def test_stop_on_request_names_who_asked_even_when_it_had_to_be_killed() -> None
 def test_only_accidents_and_shutdowns_are_resumed_and_only_accidents_are_deaths() -> None:
     resumed = [Ending(signal=9), Ending(signal=11), Ending(frozen="x", signal=9), Ending(worker_died="x")]
     assert all(verdict(e).resumes and verdict(e).is_death for e in resumed)
-    assert verdict(Ending(code=3, shutdown=True)).resumes
-    assert not verdict(Ending(code=3, shutdown=True)).is_death
+    assert verdict(Ending(code=3, interruption="the worker was shut down")).resumes
+    assert not verdict(Ending(code=3, interruption="the worker was shut down")).is_death
     assert not any(verdict(e).resumes for e in [Ending(code=1), Ending(code=2), Ending(code=3), Ending(signal=15)])
 
 

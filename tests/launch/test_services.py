@@ -181,7 +181,13 @@ def test_a_worker_that_dies_again_and_again_is_excused_while_the_run_gets_on(run
 
 def test_a_shut_down_worker_hands_the_run_on(run: Run) -> None:
     attempt, fence = started(run)
-    finish_attempt(attempt.pk, fence, Ending(code=3, shutdown=True), trainer(last_checkpoint=3), host=HOST)
+    finish_attempt(
+        attempt.pk,
+        fence,
+        Ending(code=3, interruption="the worker was shut down"),
+        trainer(last_checkpoint=3),
+        host=HOST,
+    )
     run.refresh_from_db()
     assert run.state == "queued"
     assert run.state_reason == "the worker was shut down at step 3; resumed as attempt 2 from checkpoint 3"
