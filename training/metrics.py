@@ -1,0 +1,106 @@
+"""The numbers of a step and of an evaluation, by the names that the dashboard knows."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from training.advantages import GroupAdvantages
+from training.divergences import kl_k1, kl_k3
+from training.learner import LearnerBatch, Update
+from training.losses import ratio_statistics
+from training.rollouts import Rollouts, ScoredRollouts
+
+
+def training_metrics(
+    rollouts: Rollouts,
+    scores: ScoredRollouts,
+    groups: GroupAdvantages,
+    batch: LearnerBatch,
+    updates: Sequence[Update],
+) -> dict[str, float]:
+    """Of one training step. Without an update there is nothing to say of loss, gradient, ratio and KL."""
+    mask = batch.loss_mask
+    reward_mean, reward_std = scored_moments(scores.rewards)
+    metrics = {
+        "reward_mean": reward_mean,
+        "reward_std": reward_std,
+        "pass_rate": scores.correct.double().mean().item(),
+        **groups.diagnostics(),
+        "entropy": counted_mean(rollouts.entropy, mask),
+        "length_mean": rollouts.lengths.double().mean().item(),
+        "truncated_share": 1 - rollouts.is_finished.double().mean().item(),
+        "tokens_sampled": float(rollouts.generated.sum()),
+        "tokens_trained": float(mask.sum()),
+    }
+    return metrics | (_update_metrics(batch, updates) if updates else {})
+
+
+def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str, float]:
+    first, last, mask = updates[0], updates[-1], batch.loss_mask
+    ratios = ratio_statistics(last.importance_ratio, last.clip_flag)
+    metrics = {
+        "loss": math.fsum(update.loss for update in updates) / len(updates),
+        "grad_norm": math.fsum(update.grad_norm for update in updates) / len(updates),
+        "learning_rate": last.learning_rate,
+        "kl_k1": counted_mean(kl_k1(last.policy_logprobs, batch.sampler_logprobs), mask),
+        "kl_k3": counted_mean(kl_k3(last.policy_logprobs, batch.sampler_logprobs), mask),
+        "clip_fraction": ratios.clip_fraction,
+        "clip_high_fraction": ratios.clip_high_fraction,
+        "clip_low_fraction": ratios.clip_low_fraction,
+        "ratio_mean": ratios.ratio_mean,
+        "ratio_min": ratios.ratio_min,
+        "ratio_max": ratios.ratio_max,
+        "ratio_clamped_tokens": float(last.clamped_tokens),
+        "sampler_policy_gap": counted_mean((first.policy_logprobs - batch.sampler_logprobs).abs(), mask),
+    }
+    if len(last.loss_parts) > 1:
+        metrics |= {f"loss_{name}": value for name, value in last.loss_parts.items()}
+    if batch.ref_logprobs is not None:
+        metrics["ref_kl_k3"] = counted_mean(kl_k3(last.policy_logprobs, batch.ref_logprobs), mask)
+    return metrics
+
+
+def evaluation_metrics(rollouts: Rollouts, scores: ScoredRollouts, *, samples: int) -> dict[str, float]:
+    """Of one evaluation with `samples` completions a prompt."""
+    correct = correct_per_prompt(rollouts, scores)
+    passes = {
+        f"eval_pass_at_{k}": math.fsum(pass_at_k(samples, right, k) for right in correct) / len(correct)
+        for k in sorted({1, samples})
+    }
+    parsed = sum(one.parsed_answer is not None for one in scores.scored)
+    return passes | {
+        "eval_parsed_share": parsed / len(scores.scored),
+        "eval_reward_mean": scored_moments(scores.rewards)[0],
+        "eval_length_mean": rollouts.lengths.double().mean().item(),
+    }
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Chance that at least one of `k` of the `samples` is correct, without bias.
+
+    Source: Chen et al. 2021, arXiv:2107.03374, eq. 1.
+    """
+    if not 1 <= k <= samples or not 0 <= correct <= samples:
+        raise ValueError(f"needs 1 <= k <= samples and 0 <= correct <= samples, got k={k}, {correct} of {samples}")
+    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def correct_per_prompt(rollouts: Rollouts, scores: ScoredRollouts) -> list[int]:
+    counts = torch.zeros(len(rollouts.prompts), dtype=torch.int64)
+    return counts.index_add_(0, rollouts.group_index.cpu(), scores.correct.long().cpu()).tolist()
+
+
+def counted_mean(values: Tensor, mask: Tensor) -> float:
+    """Mean over the counted tokens in float64; 0 when none counts."""
+    counted = values[mask].double()
+    return counted.mean().item() if counted.numel() else 0.0
+
+
+def scored_moments(rewards: Tensor) -> tuple[float, float]:
+    """Mean and population deviation of the scored rewards; NaN when nothing was scored."""
+    scored = rewards[~rewards.isnan()]
+    if not scored.numel():
+        return math.nan, math.nan
+    return scored.mean().item(), torch.std(scored, correction=0).item()

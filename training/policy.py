@@ -1,0 +1,188 @@
+"""The policy: a causal LM with its tokenizer, loaded from a folder, and the forward pass that scores tokens under it."""
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from training.config import ConfigError, ModelConfig
+from training.model_folder import model_folder
+from training.vocabulary import pieces_of
+
+# Weights come from the folder alone: nothing is fetched and no code in the folder is run.
+LOCAL_ONLY = {"local_files_only": True, "trust_remote_code": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Prompts and completions as rectangles: prompts padded on the left, so every completion starts in one column."""
+
+    prompt_ids: Tensor  # [B, S] int64
+    prompt_mask: Tensor  # [B, S] bool
+    completion_ids: Tensor  # [B, T] int64
+    completion_mask: Tensor  # [B, T] bool
+
+    def rows(self, rows: slice) -> "Tokens":
+        """Some rollouts, with the columns that only the others needed cut off."""
+        prompt_mask, completion_mask = self.prompt_mask[rows], self.completion_mask[rows]
+        start = self.prompt_ids.shape[1] - int(prompt_mask.sum(dim=1).max())
+        end = max(int(completion_mask.sum(dim=1).max()), 1)
+        return Tokens(
+            self.prompt_ids[rows, start:],
+            prompt_mask[:, start:],
+            self.completion_ids[rows, :end],
+            completion_mask[:, :end],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Of the completion's tokens under the policy, `[B, T]` float32; what stands at padding is meaningless."""
+
+    logprobs: Tensor  # nats, with gradient where enabled
+    entropy: Tensor | None  # nats, detached
+
+
+class Policy:
+    """A causal LM and its tokenizer on one device."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, device: torch.device) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.device = device
+        self.pieces = pieces_of(tokenizer)
+        self.eos_ids = _eos_ids(model, tokenizer)
+        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids, default=0)
+        self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None)
+        self._accepts = set(inspect.signature(model.forward).parameters)
+
+    def encode(self, text: str, *, is_start: bool = True) -> list[int]:
+        """Token ids of `text`; at the start of a sequence with what the tokenizer puts before it, never with an end."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=is_start)
+        while is_start and ids and ids[-1] in self.eos_ids:
+            ids.pop()
+        if is_start and not ids:
+            # A sequence needs a first token to continue from.
+            first = self.tokenizer.bos_token_id
+            ids = [first if first is not None else self.pad_id]
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes of a completion, its end-of-sequence token left out. Half a character stays half a character."""
+        pieces, known = self.pieces, len(self.pieces)
+        if len(token_ids) and token_ids[-1] in self.eos_ids:
+            token_ids = token_ids[:-1]
+        return b"".join([pieces[token] for token in token_ids if token < known])
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **options: Any) -> Any:
+        """The model's own forward pass, given only what this architecture takes."""
+        arguments = {"attention_mask": attention_mask, "position_ids": positions, **options}
+        return self.model(input_ids=input_ids, **{name: arguments[name] for name in arguments if name in self._accepts})
+
+    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
+        """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
+        width = tokens.completion_ids.shape[1]
+        mask = torch.cat([tokens.prompt_mask, tokens.completion_mask], dim=1)
+        ids = torch.cat([tokens.prompt_ids, tokens.completion_ids], dim=1)
+        # The logits before the first completion token up to those before the last.
+        output = self.forward(ids, mask, positions_of(mask), use_cache=False, logits_to_keep=width + 1)
+        logits = output.logits[:, -width - 1 : -1].float() / temperature
+        logprobs = logits.log_softmax(dim=-1)
+        entropy = None
+        if with_entropy:
+            with torch.no_grad():
+                entropy = entropy_of(logprobs)
+        return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
+
+
+def positions_of(mask: Tensor) -> Tensor:
+    """Position of every token when padding does not count, `[B, T]` int64."""
+    return (mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def entropy_of(logprobs: Tensor) -> Tensor:
+    """Entropy in nats of normalised log-probabilities along the last axis; a token without chance adds nothing."""
+    return -torch.where(logprobs > -torch.inf, logprobs.exp() * logprobs, 0).sum(dim=-1)
+
+
+def load_policy(config: ModelConfig) -> Policy:
+    """The model of `config`, ready to train.
+
+    Raises:
+        ConfigError: on model.path or model.device, saying what is wrong with the folder or the machine.
+    """
+    folder = model_folder(config.path)
+    device = _device(config.device)
+    with _refusals(config.path):
+        described = AutoConfig.from_pretrained(folder, **LOCAL_ONLY)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=described,
+            dtype=getattr(torch, config.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+            **LOCAL_ONLY,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL_ONLY)
+    model, loading = loaded
+    if absent := sorted(loading["missing_keys"]):
+        # transformers would train these from random numbers without a word.
+        raise ConfigError("model.path", f"{config.path}: the weights lack {_few(absent)}")
+    policy = Policy(model.to(device), tokenizer, device)
+    if not policy.eos_ids:
+        raise ConfigError("model.path", f"{config.path}: neither model nor tokenizer names an end-of-sequence token")
+    if len(policy.pieces) > model.get_input_embeddings().num_embeddings:
+        raise ConfigError(
+            "model.path",
+            f"{config.path}: the tokenizer has {len(policy.pieces)} tokens, "
+            f"the model only {model.get_input_embeddings().num_embeddings}",
+        )
+    # Dropout would make the trained distribution another than the sampled one.
+    model.eval()
+    return policy
+
+
+def save_model(policy: Policy, folder: Path) -> None:
+    """Write model and tokenizer as a Hugging Face folder, loadable by its path."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _refusals(path: str) -> Iterator[None]:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    except (
+        Exception
+    ) as error:  # each library under from_pretrained has its own: safetensors, tokenizers, OSError, KeyError
+        raise ConfigError(
+            "model.path", f"{path} cannot be loaded: {str(error).strip() or type(error).__name__}"
+        ) from error
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    found: set[int] = set()
+    for source in (getattr(generation, "eos_token_id", None), model.config.eos_token_id, tokenizer.eos_token_id):
+        if source is not None:
+            found.update(source if isinstance(source, list | tuple) else [source])
+    return frozenset(found)
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("model.device", "cuda is wanted, but torch sees no GPU here; use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _few(names: Sequence[str], limit: int = 3) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,250 @@
+"""From a step's tensors to its batch file. Whole columns at once: recording must not cost what sampling does."""
+
+import datetime
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from training import spool
+from training.records import GROUPS, METRICS, REWARD_SPANS, ROLLOUTS, TOKEN_COLUMNS, BatchHeader, RolloutBatch, complete
+from training.rollouts import Rollouts, ScoredRollouts
+from training.tasks.base import STEP_END
+
+
+class Recorder:
+    """Writes batches in order, one at a time, while the next step already samples.
+
+    `flush` returns once everything handed over is durable; a checkpoint is written only after it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
+        self._pending: Future[None] | None = None
+        self.write_seconds = 0.0  # what writing the batch before took, on its own thread
+
+    def put(self, batch: RolloutBatch) -> None:
+        """Hand a batch over; waits while the one before is still being written.
+
+        Raises:
+            OSError: the batch before could not be written.
+        """
+        self.flush()
+        self._pending = self._writer.submit(self._write, batch)
+
+    def flush(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def close(self) -> None:
+        """Wait for what was handed over, then let the writer go.
+
+        Raises:
+            OSError: the last batch could not be written.
+        """
+        try:
+            self.flush()
+        finally:
+            self._writer.shutdown()
+
+    def _write(self, batch: RolloutBatch) -> None:
+        started = time.perf_counter()
+        spool.put(self._folder, batch)
+        self.write_seconds = time.perf_counter() - started
+
+
+def batch_header(
+    run_uid: str,
+    attempt: int,
+    step: int,
+    *,
+    split: str,
+    phase_seconds: Mapping[str, float],
+    events: Sequence[dict[str, Any]] = (),
+) -> BatchHeader:
+    """The batch id follows from run, attempt, split and step, so the same batch can never be stored as two."""
+    return BatchHeader(
+        batch_id=str(uuid.uuid5(uuid.UUID(run_uid), f"{attempt}/{split}/{step}")),
+        run_uid=run_uid,
+        attempt=attempt,
+        step=step,
+        split=split,
+        phase_seconds=dict(phase_seconds),
+        events=list(events),
+        written_at=datetime.datetime.now(datetime.UTC).isoformat(),
+    )
+
+
+def make_batch(
+    header: BatchHeader,
+    rollouts: Rollouts,
+    scores: ScoredRollouts,
+    *,
+    pieces: Sequence[bytes],
+    checkpoint_step: int,
+    sample_seconds: float,
+    rollout_columns: Mapping[str, Any],
+    token_columns: Mapping[str, Tensor],
+    group_columns: Mapping[str, Any],
+) -> RolloutBatch:
+    """All that is known of a step's rollouts and groups; its metrics come last, by `with_metrics`.
+
+    Args:
+        checkpoint_step: steps trained when these rollouts were sampled.
+        rollout_columns, group_columns: further columns, one value a rollout or group; None is null.
+        token_columns: further rectangles `[B, T]`.
+    """
+    columns = _rollout_columns(rollouts, scores, checkpoint_step, sample_seconds) | dict(rollout_columns)
+    columns |= _token_columns(rollouts, token_columns, pieces, checkpoint_step)
+    return RolloutBatch(
+        header=header,
+        rollouts=_table(columns, ROLLOUTS),
+        groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUPS),
+        metrics=METRICS.empty_table(),
+        reward_spans=_table(_span_columns(scores), REWARD_SPANS),
+    )
+
+
+def with_metrics(batch: RolloutBatch, metrics: Mapping[str, float]) -> RolloutBatch:
+    return replace(batch, metrics=_table({"name": list(metrics), "value": list(metrics.values())}, METRICS))
+
+
+def _rollout_columns(
+    rollouts: Rollouts, scores: ScoredRollouts, checkpoint_step: int, sample_seconds: float
+) -> dict[str, Any]:
+    count = len(scores.scored)
+    lengths = rollouts.lengths.cpu().numpy()
+    rewards = scores.rewards.cpu().numpy()
+    owner = rollouts.group_index.tolist()
+    prompts = [rollouts.prompts[prompt] for prompt in owner]
+    requests = [request for request in rollouts.requests for _ in range(request.count)]
+    transforms = [
+        None
+        if prompt.name == "identity"
+        else json.dumps({"name": prompt.name, "parameters": prompt.parameters}, allow_nan=False)
+        for prompt in rollouts.prompts
+    ]
+    return {
+        "group": rollouts.group_index.cpu().numpy().astype(np.int32),
+        "number": rollouts.numbers.cpu().numpy().astype(np.int16),
+        "completion": rollouts.completions,
+        "reward": pa.array(rewards, mask=np.isnan(rewards)),
+        "correct": scores.correct.cpu().numpy(),
+        "stop_reason": np.where(rollouts.is_finished.cpu().numpy(), "stop", "length").tolist(),
+        "parsed_answer": [_bytes(one.parsed_answer) for one in scores.scored],
+        "answer_cluster": [one.answer_cluster for one in scores.scored],
+        "policy_version": np.full(count, checkpoint_step, np.int32),
+        "staleness_steps": np.zeros(count, np.int32),
+        "seed": np.full(count, rollouts.seed, np.int64),
+        # Rows are sampled together; each pays for its share of the tokens.
+        "cost_seconds": (sample_seconds * lengths / max(lengths.sum(), 1)).astype(np.float32),
+        "feedback": [_bytes(one.feedback or None) for one in scores.scored],
+        "transform": [transforms[prompt] for prompt in owner],
+        "source_rollout": [prompt.source_rollout for prompt in prompts],
+        "tree_parent": [request.tree_parent for request in requests],
+        "branch_token": [request.branch_token for request in requests],
+    }
+
+
+def _token_columns(
+    rollouts: Rollouts, further: Mapping[str, Tensor], pieces: Sequence[bytes], checkpoint_step: int
+) -> dict[str, pa.Array]:
+    rectangles = {
+        "token_ids": rollouts.tokens.completion_ids,
+        "sampler_logprobs": rollouts.sampler_logprobs,
+        "entropy": rollouts.entropy,
+        "origin": rollouts.origin,
+        **further,
+    }
+    counted = rollouts.tokens.completion_mask.cpu().numpy()
+    offsets = np.zeros(len(counted) + 1, np.int32)
+    np.cumsum(rollouts.lengths.cpu().numpy(), out=offsets[1:])
+    flat = {name: rectangle.cpu().numpy()[counted] for name, rectangle in rectangles.items()}
+    flat["token_policy_version"] = np.where(flat["origin"] == 2, checkpoint_step, 0)
+    columns = {
+        name: pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(values.astype(TOKEN_COLUMNS[name].to_pandas_dtype(), copy=False))
+        )
+        for name, values in flat.items()
+    }
+    columns["step_boundaries"] = _step_boundaries(flat["token_ids"], offsets, pieces)
+    return columns
+
+
+def _step_boundaries(token_ids: np.ndarray, offsets: np.ndarray, pieces: Sequence[bytes]) -> pa.Array:
+    """Positions after each token that ends a step of shown work, per rollout."""
+    ends_step = np.array([STEP_END.encode() in piece for piece in pieces])
+    known = np.minimum(token_ids, len(pieces) - 1)
+    found = np.flatnonzero(ends_step[known])
+    ends = np.searchsorted(found, offsets).astype(np.int32)
+    row = np.searchsorted(offsets, found, side="right") - 1
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array((found - offsets[row] + 1).astype(np.int32)))
+
+
+def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]:
+    tasks = [choice.task for choice in rollouts.chosen]
+    asked = [0] * len(tasks)
+    for request in rollouts.requests:
+        asked[request.prompt] += request.count
+    rewards = rollouts.by_group(scores.rewards, float("nan")).cpu().numpy()
+    correct = rollouts.by_group(scores.correct.double(), float("nan")).cpu().numpy()
+    scored = np.isfinite(rewards)
+    count = scored.sum(axis=1)
+    mean = np.where(scored, rewards, 0).sum(axis=1) / np.maximum(count, 1)
+    deviation = np.where(scored, rewards - mean[:, None], 0)
+    std = np.sqrt((deviation**2).sum(axis=1) / np.maximum(count - 1, 1))
+    return {
+        "index": np.arange(len(tasks), dtype=np.int32),
+        "prompt": [_bytes(prompt.text) for prompt in rollouts.prompts],
+        "prompt_ids": rollouts.prompt_ids,
+        "generator": [task.family for task in tasks],
+        "parameters": [json.dumps(task.params, allow_nan=False) for task in tasks],
+        "difficulty": [task.difficulty for task in tasks],
+        "task_seed": [task.seed for task in tasks],
+        "answer": [_bytes(task.answer) for task in tasks],
+        "oracle_trace": [
+            json.dumps([asdict(step) for step in task.oracle]).encode() if task.oracle else None for task in tasks
+        ],
+        "size_asked": asked,
+        "size_got": rollouts.group_sizes,
+        "reward_mean": pa.array(mean, mask=count == 0),
+        "reward_std": pa.array(std, mask=count == 0),
+        "success_share": np.nanmean(correct, axis=1),
+        "sampling_weight": [choice.sampling_weight for choice in rollouts.chosen],
+    }
+
+
+def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:
+    spans = [(row, span) for row, one in enumerate(scores.scored) for span in one.spans]
+    return {
+        "rollout": [row for row, _ in spans],
+        "token_start": [span.token_start for _, span in spans],
+        "token_end": [span.token_end for _, span in spans],
+        "value": [span.value for _, span in spans],
+        "kind": [span.kind for _, span in spans],
+        "name": [span.name for _, span in spans],
+        "version": [span.version for _, span in spans],
+    }
+
+
+def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values, type=schema.field(name).type)
+        for name, values in columns.items()
+    }
+    return complete(pa.table(arrays), schema)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,188 @@
+"""The rollouts of a step: groups of completions sampled from the policy, and what the reward functions say of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.engines.base import Engine, PromptRequest, Samples
+from training.engines.torch_sampler import left_padded
+from training.plans import SampleRequest
+from training.policy import Policy, Tokens
+from training.records import ORIGINS
+from training.rewards import Completion, RewardFunction, RewardSpan, Scored, score_group
+from training.selection import ChosenPrompt
+from training.tasks.base import TaskFamily
+from training.transforms import TransformedPrompt
+
+PREFIX, GENERATED = ORIGINS.index("prefix"), ORIGINS.index("generated")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """`P` prompts with their `B` rollouts; the rollouts of a prompt stand together, in the order of the prompts.
+
+    Rectangles are `[B, T]`; a row is meaningful up to its length, which counts a prefix and the end of sequence.
+    """
+
+    chosen: list[ChosenPrompt]  # P
+    prompts: list[TransformedPrompt]  # P
+    prompt_ids: list[list[int]]  # P
+    requests: list[SampleRequest]
+    group_index: Tensor  # [B] int64, number of the prompt
+    numbers: Tensor  # [B] int64, number in the group
+    tokens: Tokens
+    sampler_logprobs: Tensor  # nats; NaN at prefix tokens, which nobody sampled
+    entropy: Tensor  # nats; NaN likewise
+    origin: Tensor  # uint8, index into ORIGINS
+    lengths: Tensor  # [B] int64
+    is_finished: Tensor  # [B] bool
+    completions: list[bytes]  # B
+    seed: int  # of the sampler
+
+    @property
+    def generated(self) -> Tensor:
+        """[B, T] bool: tokens that the policy sampled."""
+        return self.tokens.completion_mask & (self.origin == GENERATED)
+
+    @property
+    def group_sizes(self) -> list[int]:
+        return torch.bincount(self.group_index, minlength=len(self.prompts)).tolist()
+
+    def by_group(self, values: Tensor, fill: float) -> Tensor:
+        """`[B]` as `[P, G]`, a row per prompt; groups that are smaller than the largest are filled up."""
+        wide = values.new_full((len(self.prompts), int(self.numbers.max()) + 1), fill)
+        wide[self.group_index, self.numbers] = values
+        return wide
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollouts:
+    """What the reward functions said, a row each."""
+
+    scored: list[Scored]  # B
+    rewards: Tensor  # [B] float64, NaN: not scored
+    correct: Tensor  # [B] bool
+
+
+def sample_rollouts(
+    policy: Policy,
+    engine: Engine,
+    chosen: list[ChosenPrompt],
+    prompts: list[TransformedPrompt],
+    requests: list[SampleRequest],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    seed: int,
+) -> Rollouts:
+    """Sample every request of a plan."""
+    prompt_ids = [policy.encode(prompt.text) for prompt in prompts]
+    prefix_ids = [
+        policy.encode("".join(segment.text for segment in prompt.prefix), is_start=False) if prompt.prefix else []
+        for prompt in prompts
+    ]
+    # A prompt that is asked for twice still has its rollouts together.
+    requests = sorted(requests, key=lambda request: request.prompt)
+    samples = engine.sample(
+        [PromptRequest(prompt_ids[ask.prompt] + prefix_ids[ask.prompt], ask.count) for ask in requests],
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+    )
+    owner = torch.tensor([ask.prompt for ask in requests for _ in range(ask.count)], device=samples.lengths.device)
+    origin = torch.full_like(samples.token_ids, GENERATED, dtype=torch.uint8)
+    if any(prefix_ids):
+        samples, origin = _with_prefixes(samples, [prefix_ids[prompt] for prompt in owner.tolist()])
+    sizes = torch.bincount(owner, minlength=len(prompts))
+    padded, padded_mask = left_padded(prompt_ids, policy.pad_id, owner.device)
+    width = samples.token_ids.shape[1]
+    mask = torch.arange(width, device=owner.device) < samples.lengths[:, None]
+    rows = samples.token_ids.tolist()
+    return Rollouts(
+        chosen=chosen,
+        prompts=prompts,
+        prompt_ids=prompt_ids,
+        requests=requests,
+        group_index=owner,
+        numbers=torch.arange(len(owner), device=owner.device) - (sizes.cumsum(0) - sizes)[owner],
+        tokens=Tokens(padded[owner], padded_mask[owner], samples.token_ids, mask),
+        sampler_logprobs=samples.sampler_logprobs,
+        entropy=samples.entropy,
+        origin=origin,
+        lengths=samples.lengths,
+        is_finished=samples.is_finished,
+        completions=[policy.decode(row[:end]) for row, end in zip(rows, samples.lengths.tolist(), strict=True)],
+        seed=seed,
+    )
+
+
+def score_rollouts(
+    rollouts: Rollouts, family: TaskFamily, functions: Sequence[RewardFunction], *, truncated: str
+) -> ScoredRollouts:
+    """Every group under the reward functions of the run."""
+    completions = [
+        Completion(completion.decode("utf-8", "replace"), length, "stop" if is_finished else "length")
+        for completion, length, is_finished in zip(
+            rollouts.completions, rollouts.lengths.tolist(), rollouts.is_finished.tolist(), strict=True
+        )
+    ]
+    scored: list[Scored] = []
+    for choice, size in zip(rollouts.chosen, rollouts.group_sizes, strict=True):
+        group = completions[len(scored) : len(scored) + size]
+        scored += score_group(family, choice.task, group, functions, truncated=truncated)
+    return _scored(scored, rollouts.lengths.device)
+
+
+def shuffle_rewards(rollouts: Rollouts, scores: ScoredRollouts, *, seed: int) -> ScoredRollouts:
+    """The control: every rollout gets the reward of a random one of the batch, so that rewards teach nothing.
+
+    What was answered and whether it was right stay true; the stored spans say that the reward was shuffled.
+    """
+    order = torch.randperm(len(scores.scored), generator=torch.Generator().manual_seed(seed)).tolist()
+    shuffled = []
+    for row, length in enumerate(rollouts.lengths.tolist()):
+        mine, other = scores.scored[row], scores.scored[order[row]]
+        span = RewardSpan(length - 1, length, other.reward, "outcome", "shuffled")
+        shuffled.append(
+            Scored(
+                spans=(span,) if other.spans else (),
+                correct=mine.correct,
+                parsed_answer=mine.parsed_answer,
+                answer_cluster=mine.answer_cluster,
+                feedback=mine.feedback,
+            )
+        )
+    return _scored(shuffled, rollouts.lengths.device)
+
+
+def _scored(scored: list[Scored], device: torch.device) -> ScoredRollouts:
+    return ScoredRollouts(
+        scored=scored,
+        rewards=torch.tensor([one.reward for one in scored], dtype=torch.float64, device=device),
+        correct=torch.tensor([one.correct for one in scored], device=device),
+    )
+
+
+def _with_prefixes(samples: Samples, prefixes: Sequence[Sequence[int]]) -> tuple[Samples, Tensor]:
+    """The same rows, each behind the prefix it continued, and the origin of every token."""
+    starts = torch.tensor([len(prefix) for prefix in prefixes], device=samples.lengths.device)
+    lengths = starts + samples.lengths
+    rows, width = len(prefixes), int(lengths.max())
+    token_ids = samples.token_ids.new_zeros(rows, width)
+    logprobs = samples.sampler_logprobs.new_full((rows, width), np.nan)
+    entropy = samples.entropy.new_full((rows, width), np.nan)
+    origin = torch.full((rows, width), GENERATED, dtype=torch.uint8, device=token_ids.device)
+    for row, prefix in enumerate(prefixes):
+        start, end = len(prefix), int(lengths[row])
+        token_ids[row, :start] = torch.tensor(prefix, dtype=torch.int64)
+        origin[row, :start] = PREFIX
+        for wide, narrow in (
+            (token_ids, samples.token_ids),
+            (logprobs, samples.sampler_logprobs),
+            (entropy, samples.entropy),
+        ):
+            wide[row, start:end] = narrow[row, : end - start]
+    return Samples(token_ids, logprobs, entropy, lengths, samples.is_finished), origin

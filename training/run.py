@@ -1,0 +1,554 @@
+"""The training loop, top to bottom: choose, sample, score, advantage, token weights, loss, step, record.
+
+`python -m training.run --run-dir DIR --run-uid UID --attempt N [--resume] [--parent-fd FD] [--progress]`
+"""
+
+import argparse
+import contextlib
+import errno
+import json
+import logging
+import os
+import random
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training import checkpoints, legality, vocabulary
+from training.advantages import ADVANTAGES, GroupAdvantages, ScoredGroups
+from training.attempt import Attempt, die_with_parent, take_folder
+from training.auxiliary import AUXILIARIES, NEED_REFERENCE
+from training.config import ConfigError, RunConfig
+from training.engines import ENGINES
+from training.engines.base import Engine
+from training.learner import (
+    LearnerBatch,
+    Objective,
+    Update,
+    learning_rate_at,
+    make_optimizer,
+    reference_logprobs,
+    update_policy,
+)
+from training.legality import Resolved
+from training.losses import LOSSES, MASKED
+from training.machine import code_version, hardware
+from training.metrics import correct_per_prompt, evaluation_metrics, training_metrics
+from training.plans import PLANS, SampleRequest
+from training.policy import Policy, load_policy
+from training.progress import Progress
+from training.recording import Recorder, batch_header, make_batch, with_metrics
+from training.rewards import REWARDS
+from training.rollouts import Rollouts, ScoredRollouts, sample_rollouts, score_rollouts, shuffle_rewards
+from training.seeds import SeedStream, derived_seed
+from training.selection import SELECTIONS, ChosenPrompt, GroupChoice
+from training.side_models import SIDE_MODELS, SideModel
+from training.tasks.base import Task
+from training.tasks.stream import TaskStream, held_out_tasks
+from training.token_weights import TOKEN_WEIGHTS, TokenFields, TokenWeights, mask_rollouts
+from training.transforms import TRANSFORMS
+
+FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
+HELD_OUT = "heldout"
+# The held-out tasks do not depend on a run's seed, so that repeats are judged on the same prompts.
+HELD_OUT_SEED = 0
+
+logger = logging.getLogger("training")
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything a step needs. What changes from step to step is in `state()`."""
+
+    config: RunConfig
+    resolved: Resolved
+    policy: Policy
+    reference: Policy | None
+    engine: Engine
+    optimizer: torch.optim.Optimizer
+    side_model: SideModel
+    stream: TaskStream
+    held_out: list[Task]
+    sampler_seeds: SeedStream
+    shuffle_seeds: SeedStream
+    transform_rng: random.Random
+    recorder: Recorder
+    attempt: Attempt
+    uid: str
+    rollouts: int = 0
+    base_correct: list[int] = field(default_factory=list)  # per held-out prompt, of the base model
+    seconds: dict[str, float] = field(default_factory=dict)  # phases of the step at hand
+
+    def part(self, hook: str) -> str:
+        return self.resolved.parts[hook][0]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream.state(),
+            "sampler_seeds": self.sampler_seeds.state(),
+            "shuffle_seeds": self.shuffle_seeds.state(),
+            "transform_rng": self.transform_rng.getstate(),
+            "rollouts": self.rollouts,
+            "base_correct": self.base_correct,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stream.restore(state["stream"])
+        self.sampler_seeds.restore(state["sampler_seeds"])
+        self.shuffle_seeds.restore(state["shuffle_seeds"])
+        version, internal, gauss = state["transform_rng"]
+        self.transform_rng.setstate((version, tuple(internal), gauss))
+        self.rollouts = state["rollouts"]
+        self.base_correct = state["base_correct"]
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What the rollouts of a step teach."""
+
+    groups: GroupAdvantages
+    choices: list[GroupChoice]
+    kept: torch.Tensor  # [B] bool
+    advantage: torch.Tensor  # [B] float64
+    loss_mask: torch.Tensor  # [B, T] bool
+    weights: TokenWeights
+
+
+def train(run: Run, first_step: int, progress: Progress) -> bool:
+    """Steps from `first_step` to the last; False when stopped on request. Ends with a checkpoint either way."""
+    config = run.config
+    for step in range(first_step, config.steps):
+        if is_evaluation_due(config, step):
+            evaluate(run, step, progress)
+        if run.attempt.is_stop_wanted(phase="training"):
+            save_checkpoint(run, step)
+            return False
+        train_step(run, step, progress)
+        if (step + 1) % config.checkpoint.every_steps == 0 or step + 1 == config.steps:
+            save_checkpoint(run, step + 1)
+    evaluate(run, config.steps, progress)
+    return True
+
+
+def train_step(run: Run, step: int, progress: Progress) -> None:
+    started = time.perf_counter()
+    run.seconds.clear()
+    with run.phase("sample"):
+        rollouts = sample_step(run, step)
+    with run.phase("score"):
+        scores = score_step(run, rollouts)
+        signal = find_signal(run, rollouts, scores)
+    with run.phase("learn"):
+        batch = learner_batch(run, rollouts, signal)
+        updates = learn_step(run, batch, step)
+        side_metrics = run.side_model.update({"rollouts": rollouts, "scores": scores, "signal": signal})
+    run.rollouts += len(scores.scored)
+    metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | side_metrics
+    with run.phase("record"):
+        record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
+    run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
+    progress.step(step + 1, metrics)
+
+
+def sample_step(run: Run, step: int) -> Rollouts:
+    """H1 and H9 choose, H2 words the prompt, H3 plans, the engine samples."""
+    config = run.config.sampling
+    chosen = SELECTIONS[run.part("H9")].choose_prompts(run.stream, config.prompts_per_step)
+    transform = TRANSFORMS[run.part("H2")]
+    prompts = [transform(choice.task, step, run.transform_rng) for choice in chosen]
+    requests = PLANS[run.part("H3")](prompts, config.group_size)
+    return sample_rollouts(
+        run.policy,
+        run.engine,
+        chosen,
+        prompts,
+        requests,
+        temperature=config.temperature,
+        max_new_tokens=config.max_new_tokens,
+        seed=run.sampler_seeds.next(),
+    )
+
+
+def score_step(run: Run, rollouts: Rollouts) -> ScoredRollouts:
+    """H4."""
+    functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
+    scores = score_rollouts(rollouts, run.resolved.family, functions, truncated=run.config.truncated)
+    if run.config.shuffle_rewards:
+        scores = shuffle_rewards(rollouts, scores, seed=run.shuffle_seeds.next())
+    return scores
+
+
+def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
+    """H5 compares the rollouts of a group, H9 says which groups enter, H6 spreads the advantage over tokens."""
+    rewards = rollouts.by_group(scores.rewards, float("nan"))
+    groups = ADVANTAGES[run.part("H5")](
+        ScoredGroups(
+            rewards=rewards,
+            valid=rewards.isfinite(),
+            correct=rollouts.by_group(scores.correct, False),
+            lengths=rollouts.by_group(rollouts.generated.sum(dim=1), 0),
+        ),
+        run.resolved.params,
+    )
+    choices = SELECTIONS[run.part("H9")].choose_groups(groups.dead_cause)
+    owner, device = rollouts.group_index, rollouts.lengths.device
+    is_group_kept = torch.tensor([choice.kept for choice in choices], device=device)
+    is_cut = ~rollouts.is_finished if run.config.truncated == "mask" else torch.zeros_like(rollouts.is_finished)
+    kept = is_group_kept[owner] & groups.kept[owner, rollouts.numbers] & ~is_cut
+    advantage = groups.advantage[owner, rollouts.numbers]
+    loss_mask = mask_rollouts(rollouts.generated, ~kept)
+    weights = TOKEN_WEIGHTS[run.part("H6")](
+        TokenFields(advantage, loss_mask, rollouts.sampler_logprobs, rollouts.entropy), run.resolved.params
+    )
+    return Signal(groups, choices, kept, advantage, loss_mask, weights)
+
+
+def learner_batch(run: Run, rollouts: Rollouts, signal: Signal) -> LearnerBatch:
+    ref_logprobs = None
+    if run.reference is not None:
+        ref_logprobs = reference_logprobs(
+            run.reference,
+            rollouts.tokens,
+            temperature=run.config.sampling.temperature,
+            micro_batch=run.config.optimizer.micro_batch_rollouts,
+        )
+    return LearnerBatch(
+        tokens=rollouts.tokens,
+        group_index=rollouts.group_index,
+        sampler_logprobs=rollouts.sampler_logprobs,
+        token_advantages=signal.weights.token_advantages,
+        token_weights=signal.weights.token_weights,
+        loss_mask=signal.loss_mask,
+        ref_logprobs=ref_logprobs,
+    )
+
+
+def learn_step(run: Run, batch: LearnerBatch, step: int) -> list[Update]:
+    """H7 and H8: the step's updates, none when no token counts."""
+    if not bool(batch.loss_mask.any()):
+        logger.warning("step %d: no token counts, the policy stays as it is", step)
+        return []
+    config = run.config
+    objective = Objective(
+        policy_loss=LOSSES[run.part("H7")],
+        auxiliary={name: AUXILIARIES[name] for name in run.resolved.parts["H8"]},
+        params=run.resolved.params,
+    )
+    return [
+        update_policy(
+            run.policy,
+            run.optimizer,
+            batch,
+            objective,
+            config.optimizer,
+            temperature=config.sampling.temperature,
+            learning_rate=learning_rate_at(config.optimizer, step),
+            where=f"at step {step}, update {number}",
+        )
+        for number in range(config.optimizer.updates_per_step)
+    ]
+
+
+def record_step(
+    run: Run,
+    step: int,
+    rollouts: Rollouts,
+    scores: ScoredRollouts,
+    signal: Signal,
+    batch: LearnerBatch,
+    updates: list[Update],
+    metrics: dict[str, float],
+    started: float,
+) -> None:
+    """Hand the step's batch to the writer. Its own time counts what writing the batch before took, on any thread."""
+    recording = time.perf_counter()
+    run.recorder.flush()
+    last = updates[-1] if updates else None
+    token_columns = {
+        "token_advantages": signal.weights.token_advantages,
+        "token_weights": signal.weights.token_weights,
+        "loss_mask": signal.loss_mask,
+        "clip_flag": last.clip_flag if last else torch.full_like(rollouts.origin, MASKED),
+    }
+    if last:
+        token_columns["policy_logprobs"] = last.policy_logprobs
+    if batch.ref_logprobs is not None:
+        token_columns["ref_logprobs"] = batch.ref_logprobs
+    made = make_batch(
+        batch_header(
+            run.uid,
+            run.attempt.number,
+            step,
+            split="train",
+            phase_seconds=run.seconds,
+            events=[] if updates else [{"kind": "no-update", "reason": "no token counts"}],
+        ),
+        rollouts,
+        scores,
+        pieces=run.policy.pieces,
+        checkpoint_step=step,
+        sample_seconds=run.seconds["sample"],
+        rollout_columns={
+            "advantage": signal.advantage.cpu().numpy(),
+            "kept": signal.kept.cpu().numpy(),
+            "drop_reason": drop_reasons(rollouts, scores, signal),
+        },
+        token_columns=token_columns,
+        group_columns={
+            "sampling": [sampling_json(run)] * len(rollouts.prompts),
+            "dead_cause": list(signal.groups.dead_cause),
+            "kept": [choice.kept for choice in signal.choices],
+            "drop_reason": [choice.drop_reason or None for choice in signal.choices],
+        },
+    )
+    now = time.perf_counter()
+    metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
+    metrics["seconds_record"] = now - recording + run.recorder.write_seconds
+    metrics["seconds_step"] = now - started
+    run.recorder.put(with_metrics(made, metrics))
+
+
+def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
+    """Why each rollout stayed out of the update; None for one that entered it."""
+    reasons: list[str | None] = []
+    for kept, prompt, one in zip(signal.kept.tolist(), rollouts.group_index.tolist(), scores.scored, strict=True):
+        group_reason = signal.choices[prompt].drop_reason
+        reasons.append(None if kept else group_reason or ("truncated" if one.spans else "unscored"))
+    return reasons
+
+
+def is_evaluation_due(config: RunConfig, step: int) -> bool:
+    """Before the first step and on the schedule; the last model is evaluated after the loop."""
+    return step == 0 or (config.eval.every_steps > 0 and step % config.eval.every_steps == 0)
+
+
+def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
+    """Held-out rollouts of the policy as it is. Draws nothing that training draws, so the schedule changes no step."""
+    config, started = run.config, time.perf_counter()
+    run.attempt.report(state="running", phase="evaluating")
+    run.seconds.clear()
+    with run.phase("sample"):
+        chosen = [ChosenPrompt(task) for task in run.held_out]
+        prompts = [TRANSFORMS["identity"](task, checkpoint_step, run.transform_rng) for task in run.held_out]
+        rollouts = sample_rollouts(
+            run.policy,
+            run.engine,
+            chosen,
+            prompts,
+            [SampleRequest(prompt=index, count=config.eval.samples) for index in range(len(prompts))],
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            seed=derived_seed(config.seed, "evaluation", checkpoint_step),
+        )
+    with run.phase("score"):
+        functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
+        scores = score_rollouts(rollouts, run.resolved.family, functions, truncated=config.truncated)
+    if checkpoint_step == 0:
+        run.base_correct = correct_per_prompt(rollouts, scores)
+    samples = config.eval.samples
+    metrics = evaluation_metrics(rollouts, scores, samples=samples)
+    progress.evaluation(checkpoint_step, metrics)
+    made = make_batch(
+        batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds),
+        rollouts,
+        scores,
+        pieces=run.policy.pieces,
+        checkpoint_step=checkpoint_step,
+        sample_seconds=run.seconds["sample"],
+        rollout_columns={},
+        token_columns={},
+        group_columns={
+            "sampling": [sampling_json(run)] * len(prompts),
+            "base_pass_rate": [right / samples for right in run.base_correct],
+            "base_samples": [samples] * len(prompts),
+        },
+    )
+    run.recorder.put(with_metrics(made, metrics | {"seconds_step": time.perf_counter() - started}))
+
+
+def sampling_json(run: Run) -> str:
+    sampling = run.config.sampling
+    return json.dumps({"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens})
+
+
+def save_checkpoint(run: Run, step: int) -> None:
+    """After everything that led to it is durable in the spool."""
+    run.attempt.report(phase="saving a checkpoint")
+    run.recorder.flush()
+    saved = checkpoints.save(
+        checkpoint_folder(run.attempt),
+        run.policy,
+        run.optimizer,
+        run.state(),
+        side_state=run.side_model.state(),
+        step=step,
+        keep=run.config.checkpoint.keep,
+    )
+    kept = checkpoints.listed(checkpoint_folder(run.attempt))
+    run.attempt.report(last_checkpoint=saved.step, checkpoints=[one.summary() for one in kept])
+
+
+def checkpoint_folder(attempt: Attempt) -> Path:
+    return attempt.run_folder / "checkpoints"
+
+
+def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
+    """Load and build what the configuration names.
+
+    Raises:
+        ConfigError: it cannot run; names the key.
+    """
+    legality.check(config)
+    resolved = legality.resolve(config)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    # Same seed, same rollouts: on a GPU too, as far as its kernels allow.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.manual_seed(config.seed)
+    attempt.report(phase="loading the model")
+    policy = load_policy(config.model)
+    vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
+    needs_reference = NEED_REFERENCE & set(resolved.parts["H8"])
+    attempt.report(
+        plugins={"recipe": resolved.recipe.name, "parameters": resolved.params, **resolved.parts},
+        hardware=hardware(policy.device),
+        code_version=code_version(),
+    )
+    return Run(
+        config=config,
+        resolved=resolved,
+        policy=policy,
+        reference=load_policy(config.model) if needs_reference else None,
+        engine=ENGINES[config.sampling.engine](policy),
+        optimizer=make_optimizer(policy, config.optimizer),
+        side_model=SIDE_MODELS[resolved.parts["H10"][0]](),
+        stream=TaskStream(resolved.family, resolved.task_params, config.seed),
+        held_out=held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED),
+        sampler_seeds=SeedStream(config.seed, "sampler"),
+        shuffle_seeds=SeedStream(config.seed, "shuffle"),
+        transform_rng=random.Random(derived_seed(config.seed, "transform", 0)),  # noqa: S311 - reproducible, not secret
+        recorder=Recorder(attempt.run_folder / "spool"),
+        attempt=attempt,
+        uid=run_uid,
+    )
+
+
+def resume(run: Run) -> int:
+    """Go on from the newest intact checkpoint; returns the first step to do, 0 when there is none."""
+    folder = checkpoint_folder(run.attempt)
+    found = checkpoints.newest_intact(folder)
+    if found is None:
+        logger.info("no checkpoint to resume from, starting from step 0")
+        return 0
+    restored = checkpoints.load(found, run.policy, run.optimizer)
+    run.restore(restored.state)
+    run.side_model.restore(restored.side_state)
+    run.attempt.report(
+        resumed_from_step=found.step,
+        step=found.step,
+        rollouts=run.rollouts,
+        last_checkpoint=found.step,
+        checkpoints=[one.summary() for one in checkpoints.listed(folder)],
+    )
+    logger.info("resumed from the checkpoint after step %d", found.step)
+    return found.step
+
+
+def run_attempt(run_folder: Path, run_uid: str, number: int, *, is_resume: bool, draws_bar: bool) -> int:
+    """One attempt from its configuration to its last checkpoint; returns the exit code and leaves the status behind."""
+    attempt = Attempt(run_folder, number)
+    try:
+        with take_folder(run_folder):
+            attempt.stop_on_signals()
+            attempt.reserve_space()
+            attempt.report()
+            config = RunConfig.from_file(run_folder / "config.toml")
+            attempt.report(steps=config.steps)
+            run = prepare(config, attempt, run_uid)
+            checkpoints.discard_unfinished(checkpoint_folder(attempt))
+            first_step = resume(run) if is_resume else 0
+            attempt.report(state="running", phase="training")
+            progress = Progress(config.steps, draws_bar=draws_bar)
+            try:
+                is_finished = train(run, first_step, progress)
+            finally:
+                progress.close()
+                run.recorder.close()
+    except Exception as error:
+        return report_failure(attempt, error)
+    attempt.release_space()
+    if is_finished:
+        attempt.report(state="finished", phase="", reason=f"trained {config.steps} steps")
+        return FINISHED
+    attempt.report(state="stopped", phase="", reason=f"stopped on request after {attempt.status['step']} steps")
+    return STOPPED
+
+
+def report_failure(attempt: Attempt, error: Exception) -> int:
+    """Say in the log and in the status what ended the attempt."""
+    attempt.release_space()
+    is_refused = isinstance(error, ConfigError)
+    if isinstance(error, ConfigError):
+        where, reason = error.key, str(error)
+        logger.error("refused: %s", error)
+    else:
+        logger.error("failed", exc_info=error)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason = f"the disk is full: could not write {error.filename or 'a file'}; free some space and resume"
+    try:
+        attempt.report(
+            state="failed",
+            phase="",
+            reason=reason,
+            error={"type": type(error).__name__, "message": str(error), "where": where},
+        )
+    except OSError as unwritable:
+        logger.error("the status cannot be written either: %s", unwritable)
+    return REFUSED if is_refused else FAILED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m training.run", description="Train one attempt of a run.")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder with config.toml")
+    parser.add_argument("--run-uid", type=uuid.UUID, required=True)
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint")
+    parser.add_argument("--parent-fd", type=int, help="read end of a pipe; this process ends when it closes")
+    parser.add_argument("--progress", action="store_true", help="draw a progress bar on stderr")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING if options.progress else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stdout,
+    )
+    if options.parent_fd is not None:
+        die_with_parent(options.parent_fd)
+    return run_attempt(
+        options.run_dir.resolve(),
+        str(options.run_uid),
+        options.attempt,
+        is_resume=options.resume,
+        draws_bar=options.progress,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
