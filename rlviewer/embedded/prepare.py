@@ -12,13 +12,14 @@ CONNECT_SECONDS = 60.0
 
 
 def add_first_admin() -> dict[str, str]:
-    """A site admin with a random password, told once; nothing when anybody is there already."""
-    from rlviewer.accounts.models import User
+    """A site admin with a random password to be replaced at once; nothing when anybody is there already."""
+    from django.contrib.auth import get_user_model
 
-    if User.objects.exists():
+    people = get_user_model().objects
+    if people.exists():
         return {}
     password = secrets.token_urlsafe(15)
-    User.objects.create_superuser("admin", password=password)
+    people.create_superuser("admin", password=password, password_is_temporary=True)
     return {"admin": "admin", "password": password}
 
 

@@ -1,0 +1,48 @@
+# Every target does its own set-up: .venv from the locked lists in requirements/.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+SIZE ?= small
+
+.PHONY: help run test demo bench torture lint format setup setup-dev
+
+help:
+	@echo "make run            start everything; prints the address (DEMO=1 also launches the demo run)"
+	@echo "make demo           train the demo run to its end, without a browser"
+	@echo "make test           every test, the browser's included (ARGS='-k name' for some)"
+	@echo "make torture        the long kill, fuzz and soak tests"
+	@echo "make bench          benchmarks (SECTION=name, SIZE=small|full)"
+	@echo "make lint format    check the code; rewrite it in the house's form"
+
+setup:
+	@requirements/install base train
+
+setup-dev:
+	@requirements/install base train dev
+
+run: setup
+	@exec $(PYTHON) -m rlviewer.embedded.supervise --stop-with-parent
+
+demo: setup
+	@exec $(PYTHON) manage.py demo
+
+bench: setup-dev
+	@exec $(PYTHON) -m bench $(if $(SECTION),--section $(SECTION)) --size $(SIZE)
+
+test: setup-dev
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
+
+torture: setup-dev
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m torture --timeout 3600 $(ARGS)
+
+lint: setup-dev
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy .
+	@git ls-files 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2 --check
+	@RLVIEWER_SECRET_KEY=lint $(PYTHON) manage.py makemigrations --check --dry-run
+
+format: setup-dev
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+	@git ls-files 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2
