@@ -3,7 +3,8 @@
 import time
 
 import psycopg
-from django.db import connection
+from django.db import connection, connections
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 
 def ping(*, timeout_seconds: int = 2) -> None:
@@ -29,3 +30,11 @@ def wait_until_it_answers(*, seconds: float) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def disconnect() -> None:
+    """Close this thread's connection and the pool behind it."""
+    wrapper = connections["default"]
+    assert isinstance(wrapper, DatabaseWrapper)
+    wrapper.close()
+    wrapper.close_pool()

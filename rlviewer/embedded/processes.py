@@ -100,6 +100,7 @@ def spawn(
     stdout: int | None = None,
     stderr: int | None = None,
     env: dict[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own. Call it from the main thread: the child dies with the calling thread."""
     words = [sys.executable, "-I", "-S", str(CHILD), "--parent", str(os.getpid())]
@@ -113,6 +114,7 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         env=env,
+        cwd=cwd,
         pass_fds=keep_fds,
         start_new_session=True,
     )

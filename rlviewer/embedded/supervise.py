@@ -26,14 +26,14 @@ from rlviewer.embedded.processes import EmbeddedError, Holder, Lock, end, log_fi
 from rlviewer.embedded.redis import Redis
 from rlviewer.embedded.secret_key import ensure_secret_key
 from rlviewer.embedded.serving import Address, address_from_environment, refuse_unsafe
-from rlviewer.env import env_path, env_secret, env_str
+from rlviewer.env import env_bool, env_path, env_secret, env_str
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long a server of an earlier, killed start gets to finish its shutdown.
 PREDECESSOR_SECONDS = 60.0
-# A worker asks its trainers to stop at their next step; what has not by then goes on from its last checkpoint later.
-GRACE_SECONDS = 10.0
+# A worker asks its trainer to stop at the next step, within 10 s; else the run goes on from its last checkpoint later.
+GRACE_SECONDS = 15.0
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 HEALTHY_SECONDS = 60.0
 
@@ -172,6 +172,8 @@ class Stack:
         worker.begin()
         self.services.append(worker)
         self._announce(json.loads(prepare.stdout.read() or b"{}") if prepare.stdout else {})
+        if env_bool("DEMO", False):
+            self._launch_demo()
 
     def watch(self) -> None:
         while True:
@@ -250,12 +252,26 @@ class Stack:
             say(f"  sign in as {added['admin']} with the password {added['password']} (shown only this once)")
         say(f"  data and logs are in {self.home}; Ctrl-C stops everything")
 
+    def _launch_demo(self) -> None:
+        command = [sys.executable, "manage.py", "launch", "training/data/demo.toml", "--project", "Demo"]
+        launch = spawn(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=child_env(self.home), cwd=CHECKOUT
+        )
+        try:
+            while launch.poll() is None:
+                pause(0.1)
+        except BaseException:
+            end(launch)
+            raise
+        said = launch.stdout.read().decode(errors="replace").strip() if launch.stdout else ""
+        say(f"  demo: {said}")
+
 
 def worker_command() -> list[str]:
     queues = "cpu,gpu" if Path("/dev/nvidia0").exists() else "cpu"
     return [
-        sys.executable, "-m", "celery", "--app", "rlviewer", "worker", "--pool", "threads", "--concurrency", "4",
-        "--queues", queues, "--without-gossip", "--without-mingle", "--loglevel", "WARNING",
+        sys.executable, "-m", "celery", "--app", "rlviewer", "worker", "--pool", "threads", "--concurrency", "1",
+        "--queues", queues, "--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "WARNING",
     ]  # fmt: skip
 
 
