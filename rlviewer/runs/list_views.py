@@ -17,11 +17,10 @@ COLUMNS = (
     ("", "State", False, ""),
     ("algorithm", "Algorithm", False, ""),
     ("task", "Task", False, ""),
-    ("model", "Model", False, ""),
     ("steps", "Steps", False, "Training steps stored, of those planned"),
     ("reward", "Reward", False, "Mean reward of each training step; the number is the newest step's"),
     ("pass", "pass@1", True, "Share of held-out prompts solved by one completion, at the newest evaluation"),
-    ("gain", "Δ base", True, "pass@1 now minus that of the base model, in percentage points"),
+    ("gain", "Gain", True, "pass@1 now minus that of the base model, in percentage points"),
     (
         "dead",
         "Dead",
@@ -29,7 +28,7 @@ COLUMNS = (
         "Share of groups of the newest step whose rollouts all got the same reward: they teach nothing",
     ),
     ("tokens", "Tokens", True, "Tokens of all stored rollouts"),
-    ("age", "Queued", True, "When the run was queued, and by whom"),
+    ("age", "Queued", True, "When the run was queued"),
 )
 
 

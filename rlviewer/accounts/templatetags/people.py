@@ -10,7 +10,8 @@ register = template.Library()
 @register.simple_tag
 def role_in(project: Project | None, user: User) -> Role | None:
     """The person's role in the project; one query for the project's object, then remembered on it."""
-    if project is None or not user.is_authenticated:
+    # Where a page has no project, the template's variable is an empty text.
+    if not project or not user.is_authenticated:
         return None
     if not hasattr(project, "_role_shown"):
         project._role_shown = project.role_of(user)  # type: ignore[attr-defined]

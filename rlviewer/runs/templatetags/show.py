@@ -177,6 +177,12 @@ def run_colour(run_id: int) -> str:
 
 
 @register.filter
+def last_part(name: str) -> str:
+    """What tells names apart in a narrow column: `gsm` of `reasoning_gym:gsm`, the folder's own name of a path."""
+    return name.rstrip("/").rpartition("/")[2].removeprefix("reasoning_gym:") or name
+
+
+@register.filter
 def state_icon(state: str) -> str:
     return STATE_ICONS.get(state, "info")
 
