@@ -11,6 +11,7 @@ from training.tasks import (
     modular_arithmetic,
     multiplication,
     natbool_dag,
+    reasoning_gym,
     reversal,
     sorting,
 )
@@ -35,7 +36,14 @@ def resolve(name: str) -> TaskFamily:
     """
     if name in FAMILIES:
         return FAMILIES[name]
-    raise ConfigError("task.name", unknown(name, FAMILIES, "task"))
+    if name.startswith(reasoning_gym.PREFIX):
+        return reasoning_gym.family(name.removeprefix(reasoning_gym.PREFIX))
+    raise ConfigError("task.name", unknown(name, names(), "task"))
+
+
+def names() -> tuple[str, ...]:
+    """All that `resolve` knows: our own families, then the library's datasets."""
+    return (*FAMILIES, *(reasoning_gym.PREFIX + name for name in reasoning_gym.DATASETS))
 
 
 def make_params(family: TaskFamily, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,26 +102,26 @@ def evaluate(text: str) -> tuple[list[int], Fraction]:
         elif symbol == "(":
             signs.append(symbol)
         elif symbol == ")":
-            _apply_until(values, signs, lambda sign: sign == "(")
+            _apply(values, signs, lowest=1)
             if not signs:
                 raise ExpressionError("a bracket closes that was not opened")
             signs.pop()
         else:
-            _apply_until(values, signs, lambda sign, new=symbol: sign == "(" or PRECEDENCE[sign] < PRECEDENCE[new])
+            _apply(values, signs, lowest=PRECEDENCE[symbol])
             signs.append(symbol)
             wants_number = True
     if wants_number:
         raise ExpressionError("it ends where a number belongs")
-    _apply_until(values, signs, lambda sign: sign == "(")
+    _apply(values, signs, lowest=1)
     if signs:
         raise ExpressionError("a bracket is not closed")
     return used, values[0]
 
 
-def _apply_until(values: list[Fraction], signs: list[str], stops: Callable[[str], bool]) -> None:
-    while signs and not stops(signs[-1]):
-        right, left = values.pop(), values.pop()
-        sign = signs.pop()
+def _apply(values: list[Fraction], signs: list[str], *, lowest: int) -> None:
+    """Carry out waiting operations that bind at least as tightly as `lowest`, up to an open bracket."""
+    while signs and signs[-1] != "(" and PRECEDENCE[signs[-1]] >= lowest:
+        right, left, sign = values.pop(), values.pop(), signs.pop()
         if sign == "/" and right == 0:
             raise ExpressionError("it divides by zero")
         values.append(OPERATIONS[sign](left, right))

@@ -14,40 +14,12 @@ from typing import Any
 from training.config import ConfigError
 from training.tasks.base import Param, Task, TaskFamily, Verdict, check_text, steps
 
-NAMES = tuple(
-    [
-        "ant",
-        "ape",
-        "bat",
-        "bee",
-        "boa",
-        "cat",
-        "cod",
-        "cow",
-        "cub",
-        "dog",
-        "doe",
-        "eel",
-        "elk",
-        "emu",
-        "ewe",
-        "fly",
-        "fox",
-        "gnu",
-        "hen",
-        "hog",
-        "jay",
-        "kid",
-        "koi",
-        "owl",
-        "pig",
-        "pup",
-        "ram",
-        "rat",
-        "ray",
-        "yak",
-    ]
+# fmt: off
+NAMES = (
+    "ant", "ape", "bat", "bee", "boa", "cat", "cod", "cow", "cub", "dog", "doe", "eel", "elk", "emu", "ewe",
+    "fly", "fox", "gnu", "hen", "hog", "jay", "kid", "koi", "owl", "pig", "pup", "ram", "rat", "ray", "yak",
 )
+# fmt: on
 WORD = re.compile(r"True|False")
 # A gate and the indexes of the nodes it reads.
 Gate = tuple[str, tuple[int, ...]]
