@@ -1,7 +1,16 @@
 """Seeds for everything that is drawn during a run. Imports no torch."""
 
 import hashlib
+import os
+import sys
 from collections.abc import Mapping
+
+
+def fix_string_hashes() -> None:
+    """Starts this process over under fixed hashes unless they are: some task generators walk over sets of texts."""
+    if os.environ.get("PYTHONHASHSEED", "random") == "random":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command again
 
 
 def derived_seed(seed: int, purpose: str, number: int) -> int:

@@ -138,12 +138,13 @@ class TrainerProcess:
 
 
 def trainer_environment() -> dict[str, str]:
-    """The environment without what opens our stores."""
-    return {
+    """The environment without what opens our stores, and with the string hashes that the trainer wants."""
+    kept = {
         name: value
         for name, value in os.environ.items()
         if name not in OUR_VARIABLES and not name.startswith(OUR_PREFIX)
     }
+    return {"PYTHONHASHSEED": "0", **kept}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Every dataset of the reasoning-gym library as a task family, `reasoning_gym:NAME`. Imports no torch.
 
 The library is imported when a dataset is first named. Some of its datasets walk over sets of texts, so a seed gives the same
-task in another process only under a fixed PYTHONHASHSEED; `training.run` sets it.
+task in another process only under a fixed PYTHONHASHSEED; the trainer starts itself over with one.
 """
 
 import contextlib
