@@ -10,6 +10,7 @@ from django.db.backends.utils import CursorWrapper
 from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
 from rlviewer.ingest.preparing import PreparedBatch
 from rlviewer.ingest.steps import Place
+from rlviewer.lib.text import bytes_from_str, text_from_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def keep_refused(prepared: PreparedBatch) -> None:
         RefusedRow(
             batch_id=prepared.header.batch_id,
             row_index=refusal.row_index,
-            reason=refusal.reason,
+            reason=text_from_bytes(bytes_from_str(refusal.reason)),
             payload=_stream_of(prepared.batch.rollouts.slice(refusal.row_index, 1)),
         )
         for refusal in prepared.checked.refused

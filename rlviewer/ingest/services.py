@@ -32,10 +32,11 @@ def store_batch(batch: RolloutBatch, *, source: str, sha256: str = "") -> BatchO
     return ledger.known_outcome(batch.header.batch_id) or store_prepared(prepare(batch), source=source, sha256=sha256)
 
 
-def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "") -> BatchOutcome:
+def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "", announces: bool = True) -> BatchOutcome:
     """Write what `prepare` made of a batch, in one transaction.
 
-    Locks are taken in one order everywhere: run, ledger, step, prompts, topics.
+    Locks are taken in one order everywhere: run, ledger, step, prompts, topics. A caller that stores many batches in one
+    transaction announces once, at its end, since a topic stays locked until commit.
     """
     header = prepared.header
     with transaction.atomic(), connection.cursor() as cursor:
@@ -61,7 +62,8 @@ def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "") ->
         stored = prepared.checked.rollouts.num_rows
         steps.summarise_run(cursor, place.run_id, more_rollouts=stored, more_tokens=sampled)
         news = {"step": header.step, "split": header.split, "attempt": header.attempt}
-        announce_run(place.run_id, place.project_id, "step-stored", **news)
+        if announces:
+            announce_run(place.run_id, place.project_id, "step-stored", **news)
     return BatchOutcome(header.batch_id, prepared.batch.rollouts.num_rows, stored, len(prepared.checked.refused))
 
 

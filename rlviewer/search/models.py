@@ -21,7 +21,9 @@ class RolloutText(models.Model):
 
 
 class IndexedStep(models.Model):
-    """Steps whose texts are indexed; the lag is what is stored and not here."""
+    """A step whose texts are indexed; the lag is what is stored and not here."""
 
     step = models.OneToOneField("runs.Step", on_delete=models.CASCADE, primary_key=True)
-    indexed_at = models.DateTimeField(auto_now_add=True)
+    # Behind the step's own count when a later batch added to it.
+    rollout_count = models.IntegerField(default=0)
+    indexed_at = models.DateTimeField(auto_now=True)

@@ -7,29 +7,46 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('runs', '0001_initial'),
+        ("runs", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='IndexedStep',
+            name="IndexedStep",
             fields=[
-                ('step', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, serialize=False, to='runs.step')),
-                ('indexed_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "step",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, primary_key=True, serialize=False, to="runs.step"
+                    ),
+                ),
+                ("indexed_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='RolloutText',
+            name="RolloutText",
             fields=[
-                ('rollout', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, serialize=False, to='runs.rollout')),
-                ('completion', models.TextField()),
+                (
+                    "rollout",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        serialize=False,
+                        to="runs.rollout",
+                    ),
+                ),
+                ("completion", models.TextField()),
             ],
             options={
-                'indexes': [django.contrib.postgres.indexes.GinIndex(django.contrib.postgres.search.SearchVector('completion', config='simple'), name='rollout_text_words')],
+                "indexes": [
+                    django.contrib.postgres.indexes.GinIndex(
+                        django.contrib.postgres.search.SearchVector("completion", config="simple"),
+                        name="rollout_text_words",
+                    )
+                ],
             },
         ),
     ]

@@ -1,0 +1,111 @@
+"""Full-text search of completions. The index is built after the rollouts are stored, and its lag is known."""
+
+import logging
+from dataclasses import dataclass
+
+from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db import OperationalError, connection, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import QuerySet
+from psycopg.errors import ProgramLimitExceeded
+
+from rlviewer.lib.text import bytes_from_str, text_from_bytes
+from rlviewer.runs.models import Rollout, Run, TokenChunk
+from rlviewer.runs.tokens import unpack_chunk
+from rlviewer.search.models import RolloutText
+
+logger = logging.getLogger(__name__)
+
+# Postgres keeps at most 1 MB of words a text. Ordinary writing of this many characters stays far below; text that does
+# not (long hyphenated words of rare characters) is halved until it fits.
+TEXT_CHARS = 200_000
+
+# Steps that hold rollouts whose texts are not indexed yet.
+PENDING = """
+    FROM runs_step s LEFT JOIN search_indexedstep i ON i.step_id = s.id
+    WHERE s.rollout_count > coalesce(i.rollout_count, 0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLag:
+    """What is stored and cannot be found by its words yet."""
+
+    steps: int
+    rollouts: int
+    seconds: float  # since the oldest of these steps was stored
+
+
+def search_rollouts(run: Run, words: str) -> QuerySet[Rollout]:
+    """Rollouts of a run whose completion holds `words`, in the syntax of web searches ("exact words", -not, or)."""
+    query = SearchQuery(text_from_bytes(bytes_from_str(words)), config="simple", search_type="websearch")
+    # The same expression as the index, or the planner would not use it.
+    texts = RolloutText.objects.annotate(words=SearchVector("completion", config="simple")).filter(words=query)
+    return Rollout.objects.filter(run_id=run.pk, pk__in=texts.values("rollout"))
+
+
+def search_lag() -> SearchLag:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), coalesce(sum(s.rollout_count - coalesce(i.rollout_count, 0)), 0),"  # noqa: S608 (a constant)
+            " coalesce(extract(epoch FROM now() - min(s.stored_at)), 0)" + PENDING
+        )
+        steps, rollouts, seconds = cursor.fetchone()
+    return SearchLag(steps, int(rollouts), float(seconds))
+
+
+def index_pending(limit: int = 50) -> int:
+    """Index the texts of up to `limit` steps, oldest first, a transaction each; returns how many were done."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT s.id {PENDING} ORDER BY s.id LIMIT %s", [limit])
+        step_ids = [row[0] for row in cursor.fetchall()]
+    return sum(_index_step(step_id) for step_id in step_ids)
+
+
+def _index_step(step_id: int) -> bool:
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Two workers may sweep at once; the one that comes second leaves the step to the first.
+        cursor.execute("SELECT id, rollout_count FROM runs_step WHERE id = %s FOR KEY SHARE", [step_id])
+        found = cursor.fetchone()
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('search_rollouttext'), %s)", [step_id % 2**31])
+        if found is None or not cursor.fetchone()[0]:
+            return False
+        rows = Rollout.objects.filter(step=step_id, group__step=step_id).order_by("id")
+        missing = rows.filter(rollouttext__isnull=True).values_list("id", "chunk_id", "position")
+        by_chunk: dict[int, dict[int, int]] = {}
+        for rollout_id, chunk_id, position in missing:
+            by_chunk.setdefault(chunk_id, {})[position] = rollout_id
+        for chunk in TokenChunk.objects.filter(pk__in=by_chunk).only("payload").iterator(chunk_size=8):
+            rollouts = unpack_chunk(chunk.payload, columns=frozenset()).rollouts
+            _insert_texts(
+                cursor,
+                {
+                    rollout_id: text_from_bytes(rollouts[position].completion)[:TEXT_CHARS]
+                    for position, rollout_id in by_chunk[chunk.pk].items()
+                },
+            )
+        cursor.execute(
+            "INSERT INTO search_indexedstep (step_id, rollout_count, indexed_at) VALUES (%s, %s, now())"
+            " ON CONFLICT (step_id) DO UPDATE SET rollout_count = excluded.rollout_count, indexed_at = now()",
+            found,
+        )
+    return True
+
+
+def _insert_texts(cursor: CursorWrapper, texts: dict[int, str]) -> None:
+    try:
+        with transaction.atomic():
+            cursor.execute(
+                "INSERT INTO search_rollouttext (rollout_id, completion) SELECT * FROM unnest(%s::bigint[], %s::text[])",
+                [list(texts), list(texts.values())],
+            )
+    except OperationalError as error:
+        if not isinstance(error.__cause__, ProgramLimitExceeded):
+            raise
+        if len(texts) > 1:
+            for rollout_id, text in texts.items():
+                _insert_texts(cursor, {rollout_id: text})
+        else:
+            ((rollout_id, text),) = texts.items()
+            logger.warning("rollout %d: too many distinct words; only its first half is searchable", rollout_id)
+            _insert_texts(cursor, {rollout_id: text[: len(text) // 2]})
