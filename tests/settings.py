@@ -1,0 +1,27 @@
+"""Settings of the test process: a data folder of its own, and an embedded database unless DATABASE_URL names one.
+
+Programs that tests start get the real settings, with this session's variables.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from rlviewer.embedded import paths
+
+HOME_OF_TESTS = Path(tempfile.mkdtemp(prefix="rlviewer-tests-"))
+BRINGS_POSTGRES = not os.environ.get("DATABASE_URL")
+BRINGS_REDIS = not os.environ.get("REDIS_URL")
+
+os.environ["RLVIEWER_HOME"] = str(HOME_OF_TESTS)
+os.environ.setdefault("RLVIEWER_SECRET_KEY", "only-for-tests-and-long-enough-to-be-one")
+if BRINGS_POSTGRES:
+    os.environ["DATABASE_URL"] = paths.postgres_url(HOME_OF_TESTS)
+if BRINGS_REDIS:
+    os.environ["REDIS_URL"] = paths.redis_url(HOME_OF_TESTS)
+
+from rlviewer.settings import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "rlviewer.settings"
