@@ -1,5 +1,6 @@
 """All settings, one file. The environment is read only through env.py; README.md lists every variable."""
 
+import warnings
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlparse
 
@@ -138,6 +139,8 @@ USE_I18N = False
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = HOME / "static"
+# Only a team's image collects static files; elsewhere they are served from where they lie.
+warnings.filterwarnings("ignore", message="No directory at", category=UserWarning)
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 # Pages name every static file with a digest of its content, so no file changes under the same address.

@@ -33,9 +33,17 @@ def project_for(user: User, project_id: int, *, at_least: Role = Role.VIEWER) ->
 
 def require_role(user: User, project: Project, at_least: Role) -> None:
     """Raises PermissionDenied with words for the person when the role in the project does not suffice."""
-    role = project.role_of(user)
+    role = shown_role(user, project)
     if role is None or RANK[role] < RANK[at_least]:
         raise PermissionDenied(NEEDS[at_least])
+
+
+def shown_role(user: User, project: Project) -> Role | None:
+    """The person's role, asked once for this object: a page that reads it thrice costs one query."""
+    known: dict[int, Role | None] = project.__dict__.setdefault("_shown_roles", {})
+    if user.pk not in known:
+        known[user.pk] = project.role_of(user)
+    return known[user.pk]
 
 
 def site_admin_required(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:

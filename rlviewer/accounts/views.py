@@ -13,7 +13,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from rlviewer.accounts import services, throttle
-from rlviewer.accounts.access import project_for, site_admin_required
+from rlviewer.accounts.access import project_for, shown_role, site_admin_required
 from rlviewer.accounts.audit import audit_page
 from rlviewer.accounts.forms import MemberForm, PasswordForm, PersonForm, ProjectForm, SignInForm, TokenForm
 from rlviewer.accounts.models import Member, Project, Role, User
@@ -213,7 +213,7 @@ def _members_page(
     context = {
         "nav": "members",
         "project": project,
-        "may_manage": project.role_of(request.user) == Role.ADMIN,
+        "may_manage": shown_role(request.user, project) == Role.ADMIN,
         "members": project.members.select_related("user").order_by("user__username"),
         "roles": Role.choices,
         "form": form or MemberForm(initial={"role": Role.MEMBER}),

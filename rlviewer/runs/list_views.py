@@ -5,7 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from rlviewer.accounts.access import project_for
+from rlviewer.accounts.access import project_for, shown_role
 from rlviewer.accounts.models import Role
 from rlviewer.outbox.models import Topic
 from rlviewer.runs.queries.places import find_places
@@ -56,7 +56,7 @@ def run_list(request: HttpRequest, project_id: int) -> HttpResponse:
     context = {
         "nav": "runs",
         "project": project,
-        "may_launch": project.role_of(request.user) != Role.VIEWER,
+        "may_launch": shown_role(request.user, project) != Role.VIEWER,
         # Read before the rows: news that comes in between makes the page look again.
         "live_seq": Topic.objects.filter(name=topic).values_list("seq", flat=True).first() or 0,
         "live_url": f"/ws/projects/{project.id}/",

@@ -2,6 +2,7 @@
 
 from django import template
 
+from rlviewer.accounts.access import shown_role
 from rlviewer.accounts.models import Project, Role, User
 
 register = template.Library()
@@ -9,10 +10,6 @@ register = template.Library()
 
 @register.simple_tag
 def role_in(project: Project | None, user: User) -> Role | None:
-    """The person's role in the project; one query for the project's object, then remembered on it."""
+    """The person's role in the project."""
     # Where a page has no project, the template's variable is an empty text.
-    if not project or not user.is_authenticated:
-        return None
-    if not hasattr(project, "_role_shown"):
-        project._role_shown = project.role_of(user)  # type: ignore[attr-defined]
-    return project._role_shown  # type: ignore[attr-defined]
+    return shown_role(user, project) if project and user.is_authenticated else None
