@@ -12,6 +12,7 @@ from django.db import DataError, IntegrityError
 from rlviewer.ingest import ledger
 from rlviewer.ingest.preparing import PreparedBatch, prepare
 from rlviewer.ingest.services import store_prepared
+from rlviewer.runs.services import remember_vocabulary
 from training.records import DIGEST_BYTES, RecordError, RolloutBatch
 from training.spool import fsync_folder, waiting
 
@@ -58,6 +59,7 @@ def drain_spool(run_dir: Path) -> DrainResult:
     paths = list(waiting(spool))
     if not paths:
         return result
+    remember_vocabulary(run_dir)
     with ThreadPoolExecutor(1, thread_name_prefix="spool") as reader:
         ahead: Future[_ReadFile | None] = reader.submit(_read, paths[0])
         for path, following in zip(paths, [*paths[1:], None], strict=True):

@@ -12,7 +12,7 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {
     "reward_mean": Measure("mean reward", "reward", "Mean reward of the step's scored rollouts, before any scaling."),
-    "pass_rate": Measure("training pass rate", "share", "Share of the step's training rollouts that were correct."),
+    "pass_rate": Measure("training", "share", "Share of the step's training rollouts that were correct."),
     "eval_pass_at_1": Measure("pass@1", "share", "Expected share of held-out prompts solved by one sampled completion."),
     "eval_pass_at_k": Measure(
         "pass@k", "share", "Unbiased estimate of the share of held-out prompts solved by at least one of k completions."
@@ -23,12 +23,12 @@ MEASURES: dict[str, Measure] = {
     "entropy": Measure("entropy", "nats per token", "Mean entropy of the sampling distribution over counted tokens."),
     "length_mean": Measure("mean length", "tokens", "Mean length of the step's completions."),
     "kl_k3": Measure(
-        "against the sampler",
+        "from the sampler",
         "nats per token",
         "KL between the updated policy and the weights that sampled, by the k3 estimator.",
     ),
     "ref_kl_k3": Measure(
-        "against the reference", "nats per token", "KL between the policy and the frozen reference, by the k3 estimator."
+        "from the reference", "nats per token", "KL between the policy and the frozen reference, by the k3 estimator."
     ),
     "clip_fraction": Measure("clipped", "share", "Share of counted tokens whose importance ratio was clipped."),
     "clip_high_fraction": Measure("above", "share", "Share of counted tokens clipped at the upper bound."),
@@ -61,7 +61,6 @@ class Panel:
     unit: str
     names: tuple[str, ...]
     is_share: bool = False  # the axis then never leaves 0 to 1
-    missing: str = "This source does not record it."
 
 
 PANELS: tuple[Panel, ...] = (

@@ -1,8 +1,10 @@
 """Writes that a person or a worker asks for: rename, tag, remember a vocabulary."""
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import UUID
 
 from django.db import transaction
 
@@ -11,6 +13,8 @@ from rlviewer.accounts.services import record
 from rlviewer.outbox.services import announce_run
 from rlviewer.runs.models import Run, Vocabulary
 from training import vocabulary
+
+log = logging.getLogger(__name__)
 
 NAME_LIMIT = 200
 TAG_LIMIT = 60
@@ -67,19 +71,25 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("\x00", "").split())
 
 
-def remember_vocabulary(run_id: int, run_dir: Path) -> Vocabulary | None:
-    """Store the vocabulary that the trainer wrote into its run folder; one row per tokenizer. None when there is none.
+def remember_vocabulary(run_dir: Path) -> None:
+    """Store the vocabulary that the trainer wrote into its run folder, named by the run's uid; one row per tokenizer.
 
-    Raises:
-        VocabularyError: the file is damaged.
+    One query when the run has it or is not known here. Without the file, or with a damaged one, pages show token ids.
     """
+    path = run_dir / vocabulary.FILE_NAME
     try:
-        payload = (run_dir / vocabulary.FILE_NAME).read_bytes()
-    except FileNotFoundError:
-        return None
-    size = len(vocabulary.unpack(payload))
-    digest = hashlib.sha256(payload).digest()
+        uid = UUID(run_dir.name)
+    except ValueError:
+        return
+    if not path.exists() or not Run.objects.filter(uid=uid, vocabulary=None).exists():
+        return
+    try:
+        payload = path.read_bytes()
+        size = len(vocabulary.unpack(payload))
+    except (OSError, vocabulary.VocabularyError) as error:
+        log.warning("%s: %s; tokens are shown by their ids", path, error)
+        return
     with transaction.atomic():
+        digest = hashlib.sha256(payload).digest()
         stored, _ = Vocabulary.objects.get_or_create(sha256=digest, defaults={"size": size, "payload": payload})
-        Run.objects.filter(pk=run_id, vocabulary=None).update(vocabulary=stored)
-    return stored
+        Run.objects.filter(uid=uid, vocabulary=None).update(vocabulary=stored)

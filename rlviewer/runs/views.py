@@ -53,9 +53,13 @@ def run_detail(request: HttpRequest, run_id: int) -> HttpResponse:
     header = run_queries.run_header(person(request), run, series.get("seconds_step", run_queries.NO_SERIES))
     context |= {"header": header, "stats": run_queries.run_stats(run, series)}
     if tab == "overview":
-        charts = run_queries.run_charts(run, series, header.attempts)
+        charts = run_queries.run_charts(series, header.attempts)
         figures = {chart.panel.key: chart.figure for chart in charts if chart.figure}
-        context |= {"charts": charts, "figures_json": json.dumps(figures, allow_nan=False)}
+        context |= {
+            "charts": [chart for chart in charts if chart.figure],
+            "missing": [chart.panel.title for chart in charts if not chart.figure],
+            "figures_json": json.dumps(figures, allow_nan=False),
+        }
     if part == "live":
         return render(request, PARTS[part], context)
     return render(request, "runs/detail.html", context | tab_context(request, run, tab, series))

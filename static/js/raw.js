@@ -6,7 +6,8 @@
   const BLOCK = 8192;
   // A byte that is no UTF-8 travels as U+10FF00 + byte, as in rlviewer/lib/text.py.
   const ESCAPE = 0x10ff00;
-  const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff]|[\u{e0000}-\u{10ffff}]/gu;
+  // Controls, formats, private and unassigned characters, and spaces other than the plain one: as in rlviewer/lib/visible.py.
+  const HIDDEN = /[^\P{C}\n\t]|[^\P{Z} ]/gu;
 
   /** Name of a character that would not show by itself. */
   function nameOf(char) {

@@ -217,6 +217,7 @@
   function inspect() {
     const i = pointed ?? chosen;
     inspector.replaceChildren();
+    inspector.classList.toggle("is-empty", i === null && range === null);
     const title = document.createElement("h2");
     title.className = "small";
     inspector.append(title);
@@ -240,7 +241,8 @@
       inspector.append(words);
       row(list, "id", String(ids[i]));
       if (text && !/^[\x20-\x7e]+$/.test(text)) row(list, "bytes", bytesOf(text).map((byte) => byte.toString(16).padStart(2, "0")).join(" "));
-      for (const field of fields.values()) {
+      const ordered = [colour, ...[...fields.values()].filter((field) => field !== colour)].filter(Boolean);
+      for (const field of ordered) {
         const value = row(list, field.title, shown(field, i), field.scale === "named" ? field.meaning : `${exact(field.values[i])}${field.unit ? ` ${field.unit}` : ""}. ${field.meaning}`);
         if (field === colour) value.classList.add("strong");
         if (field.scale === "signed" && field.values[i]) value.classList.add(field.values[i] > 0 ? "positive" : "negative");
@@ -285,7 +287,7 @@
     if (scroll && chosen !== null) {
       spans[chosen].closest(".block").classList.add("is-near");
       const at = spans[chosen].getBoundingClientRect();
-      if (at.top < 120 || at.bottom > innerHeight - 60) spans[chosen].scrollIntoView({ block: "center" });
+      if (at.top < 120 || at.bottom > innerHeight * (innerWidth <= 640 ? 0.6 : 0.8)) spans[chosen].scrollIntoView({ block: "center" });
     }
     chart?.move(chosen);
     inspect();

@@ -3,7 +3,7 @@
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
   const HEIGHT = 132;
-  const INSET = { left: 52, right: 12, top: 10, bottom: 22 };
+  const INSET = { left: 60, right: 12, top: 10, bottom: 22 };
 
   function element(name, attributes, ...children) {
     const made = document.createElementNS(SVG, name);

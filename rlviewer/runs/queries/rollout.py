@@ -15,7 +15,8 @@ from rlviewer.lib.text import text_from_bytes
 from rlviewer.lib.visible import visible_block, visible_start
 from rlviewer.runs.models import Rollout, Run, Step, StopReason, TokenChunk, Vocabulary
 from rlviewer.runs.queries.run import RolloutLine, rollout_lines
-from rlviewer.runs.queries.step import GroupCard, group_card
+from rlviewer.runs.queries.step import TRAIN, GroupCard, group_card
+from rlviewer.runs.templatetags.show import significant
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 from training import vocabulary
 from training.records import CLIP_FLAGS, ORIGINS
@@ -111,7 +112,7 @@ def rollout_view(rollout: Rollout) -> RolloutView:
     here = places.index(rollout.pk)
     columns = with_ratio(packed.columns)
     neighbours = Step.objects.filter(run=step.run_id, split=step.split, is_current=True)
-    card = group_card(rollout.group, lines)
+    card = group_card(rollout.group, lines, teaches=step.split == TRAIN)
     prompt, prompt_is_cut = visible_block(bytes(rollout.group.prompt.text), PROMPT_LIMIT)
     return RolloutView(
         rollout=rollout,
@@ -206,7 +207,11 @@ def shown_details(details: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in details.items():
         if name in {"sketch", "step_boundaries", "parsed_answer"}:
             continue
-        shown[name.replace("_", " ")] = visible_start(value, 2000) if isinstance(value, bytes) else value
+        if isinstance(value, bytes):
+            value = visible_start(value, 2000)
+        elif isinstance(value, float):
+            value = significant(value)
+        shown[name.replace("_", " ")] = value
     return shown
 
 

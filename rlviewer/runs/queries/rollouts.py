@@ -79,12 +79,14 @@ class RolloutPage:
     total: int
     next_before: int | None
     splits: Sequence[str]
+    superseded: int  # stored under attempts that a later one replaced, in the unfiltered list; not listed
     unindexed: int | None  # rollouts whose words cannot be found yet; None when no words are searched
 
 
 def rollout_page(run: Run, filters: RolloutFilters) -> RolloutPage:
     """Rollouts of current attempts. Five queries, two more when words are searched."""
     steps = _steps(run, filters)
+    total = _total(run, steps, filters)
     rows = _filtered(run, steps, filters).select_related("step", "group")
     if filters.before is not None:
         rows = rows.filter(pk__lt=filters.before)
@@ -93,7 +95,8 @@ def rollout_page(run: Run, filters: RolloutFilters) -> RolloutPage:
     return RolloutPage(
         filters=filters,
         lines=rollout_lines(page),
-        total=_total(run, steps, filters),
+        total=total,
+        superseded=0 if filters.narrows else max(0, run.rollout_count - total),
         next_before=page[-1].pk if len(found) > PER_PAGE else None,
         splits=sorted(Step.objects.filter(run=run).values_list("split", flat=True).distinct()),
         unindexed=_unindexed(steps) if filters.words else None,

@@ -92,28 +92,24 @@ def run_series(run: Run) -> dict[str, Series]:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A panel with its figure; `figure` is None when nothing is stored for it."""
+    """A panel with its figure; None when nothing is stored for it."""
 
     panel: Panel
     figure: dict[str, Any] | None
-    nothing: str
 
 
-def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
+def run_charts(series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
     """The panels of the overview. No query."""
     marks = [
         Mark(attempt.resumed_from_step or 0, f"attempt {attempt.number}")
         for attempt in reversed(attempts)
         if attempt.number > 1
     ]
-    has_steps = run.last_step is not None
     charts = []
     for panel in PANELS:
         names = [pass_at_k_name(series) if name == "eval_pass_at_k" else name for name in panel.names]
         shown = [name for name in names if name and name in series]
-        nothing = panel.missing if has_steps or series else "No step yet. The first one appears here by itself."
-        drawn = figure(_chart(panel, shown, series, marks)) if shown else None
-        charts.append(Chart(panel, drawn, nothing))
+        charts.append(Chart(panel, figure(_chart(panel, shown, series, marks)) if shown else None))
     return charts
 
 
@@ -160,7 +156,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
             meaning=measure.meaning,
             value=found.latest,
             is_share=measure.unit == "share",
-            unit="" if measure.unit in {"share", "reward"} else measure.unit,
+            unit="" if measure.unit in {"share", "reward"} else measure.unit.split(" ")[0],
             note=note,
             spark=thin(found.current.steps, found.current.values, limit=SPARK_POINTS)[1],
             verdict=verdict,
@@ -207,7 +203,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
 def _pass_note(values: Sequence[float]) -> str:
     if len(values) < 2:
         return "base model" if values else ""
-    return f"{100 * (values[-1] - values[0]):+.1f} points against base"
+    return f"{100 * (values[-1] - values[0]):+.1f} against base"
 
 
 def dead_note(run: Run, newest_steps: int = 20) -> str:

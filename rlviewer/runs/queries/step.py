@@ -14,6 +14,7 @@ from rlviewer.runs.queries.run import RolloutLine, rollout_lines, shown_answer
 
 # About as much as a person scrolls through; a page always holds at least one whole group.
 ROLLOUTS_PER_PAGE = 192
+TRAIN = "train"
 KINDS = ("all", "dead", "live", "kept", "dropped")
 
 
@@ -59,10 +60,7 @@ class GroupCard:
     lines: Sequence[RolloutLine]
     clusters: Sequence[AnswerCluster]
     reward_scale: float  # largest absolute reward, for the bars
-
-    @property
-    def is_dead(self) -> bool:
-        return bool(self.group.dead_cause)
+    is_dead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def step_page(run: Run, split: str, index: int, filters: StepFilters) -> StepPag
     return StepPage(
         step=step,
         filters=filters,
-        cards=_cards(groups),
+        cards=_cards(groups, teaches=split == TRAIN),
         next_after=next_after,
         attempts=[s.attempt for s in steps],
         previous_index=previous,
@@ -123,35 +121,38 @@ def _groups(step: Step, filters: StepFilters) -> tuple[list[Group], int | None]:
     return page, page[-1].index if len(rows) > per_page else None
 
 
-def _cards(groups: Sequence[Group]) -> list[GroupCard]:
+def _cards(groups: Sequence[Group], *, teaches: bool) -> list[GroupCard]:
     by_group: dict[int, list[RolloutLine]] = {group.pk: [] for group in groups}
     rollouts = list(Rollout.objects.filter(group__in=groups).order_by("group", "number"))
     for line in rollout_lines(rollouts):
         by_group[line.rollout.group_id].append(line)
-    return [group_card(group, by_group[group.pk]) for group in groups]
+    return [group_card(group, by_group[group.pk], teaches=teaches) for group in groups]
 
 
-def group_card(group: Group, lines: Sequence[RolloutLine]) -> GroupCard:
+def group_card(group: Group, lines: Sequence[RolloutLine], *, teaches: bool) -> GroupCard:
     rewards = [abs(line.rollout.reward) for line in lines if line.rollout.reward is not None]
     finite = [reward for reward in rewards if reward < float("inf")]
     return GroupCard(
         group=group,
         prompt=visible_start(bytes(group.prompt.text), 240),
         reference=None if group.prompt.answer is None else visible_start(bytes(group.prompt.answer), 80),
-        headline=headline(group, [line.rollout for line in lines]),
+        headline=headline(group, [line.rollout for line in lines], teaches=teaches),
         lines=lines,
         clusters=clusters([line.rollout for line in lines]),
         reward_scale=max(finite, default=0.0),
+        is_dead=teaches and bool(group.dead_cause),
     )
 
 
-def headline(group: Group, rollouts: Sequence[Rollout]) -> str:
-    """Why this group did or did not teach, in one line."""
-    correct = sum(bool(r.correct) for r in rollouts)
+def headline(group: Group, rollouts: Sequence[Rollout], *, teaches: bool) -> str:
+    """Why this group did or did not teach, in one line; of an evaluation (not `teaches`) what came out."""
+    count = f"{sum(bool(r.correct) for r in rollouts)} of {len(rollouts)} correct"
     if not rollouts:
         return "No rollout of this group is stored"
+    if not teaches:
+        return count
     if not group.dead_cause:
-        return f"{correct} of {len(rollouts)} correct: the rewards differ, so it taught"
+        return f"{count}: the rewards differ, so it taught" if group.kept else f"{count}, left out of the update"
     if group.dead_cause == "single":
         return "One rollout only: nothing to compare it with"
     if group.dead_cause == "all_right":
