@@ -73,9 +73,8 @@ def export_run(run: Run, folder: Path) -> ExportSummary:
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     part.mkdir()
     try:
-        is_outermost = not connection.in_atomic_block
         with transaction.atomic(), connection.cursor() as cursor:
-            if is_outermost:
+            if not connection.savepoint_ids:
                 # One snapshot for all queries, so that a run that is still growing comes out consistent.
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             summary = _write_run(Run.objects.get(pk=run.pk), ArchiveWriter(part))

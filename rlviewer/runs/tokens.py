@@ -25,7 +25,8 @@ VERSION = 1
 PREFIX = struct.Struct("<4sBII")
 MAX_ROLLOUTS = 64
 MAX_HEADER_BYTES = 16 * 1024 * 1024
-MAX_FRAME_BYTES = 1024 * 1024 * 1024
+# All that a payload may unpack to; a hostile one could announce much more.
+MAX_CHUNK_BYTES = 1024 * 1024 * 1024
 
 # Level 1: on these bytes higher levels gain under 2 % and cost two to ten times the time.
 ZSTD_LEVEL = 1
@@ -242,7 +243,7 @@ def unpack_chunk(payload: bytes | memoryview, *, columns: frozenset[str] | None 
     """
     try:
         return _Reader(memoryview(payload)).read(columns)
-    except (zstandard.ZstdError, struct.error, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+    except (zstandard.ZstdError, struct.error, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         if isinstance(error, ChunkError):
             raise
         raise ChunkError(f"damaged chunk: {error}") from error
@@ -260,6 +261,7 @@ class _Reader:
         self._zstd = zstandard.ZstdDecompressor()
         self._payload = payload
         self._offset = PREFIX.size
+        self._budget = MAX_CHUNK_BYTES
         self._header = json.loads(self._take([ZSTD, packed_size], header_size))
 
     def read(self, wanted: frozenset[str] | None) -> Chunk:
@@ -293,9 +295,10 @@ class _Reader:
                 for i, numbers in _split(values, sizes, valid):
                     details[i][name] = numbers
             elif needed is not None and name not in needed:
-                self._skip(frames, int(lengths[valid].sum()))
+                self._offset += sum(size for kind, size in frames if kind != CONSTANT)
             else:
-                flats[name] = self._planes(name, dtype, frames, int(lengths[valid].sum()), flats.get(base))
+                base_values = None if base is None else flats[base]
+                flats[name] = self._planes(name, dtype, frames, int(lengths[valid].sum()), base_values)
                 if wanted is None or name in wanted:
                     for i, numbers in _split(flats[name], lengths * valid, valid):
                         arrays[i][name] = numbers
@@ -311,8 +314,9 @@ class _Reader:
     def _take(self, frame: list[int], size: int) -> bytes:
         """The next frame's bytes, exactly `size` of them."""
         kind, value = frame
-        if not 0 <= size <= MAX_FRAME_BYTES:
-            raise ChunkError(f"frame of {size} bytes; the limit is {MAX_FRAME_BYTES}")
+        if not 0 <= size <= self._budget:
+            raise ChunkError(f"frame of {size} bytes; a chunk unpacks to {MAX_CHUNK_BYTES} at most")
+        self._budget -= size
         if kind == CONSTANT:
             return bytes([value]) * size
         part = self._payload[self._offset : self._offset + value]
@@ -325,11 +329,6 @@ class _Reader:
         if len(data) != size:
             raise ChunkError(f"frame holds {len(data)} bytes, {size} expected")
         return data
-
-    def _skip(self, frames: list[list[int]], size: int) -> None:
-        for kind, value in frames:
-            if kind != CONSTANT:
-                self._offset += value
 
     def _bytes(self, frames: list[list[int]], lengths: list[int], count: int) -> list[bytes]:
         if len(lengths) != count or min(lengths) < 0:
