@@ -66,6 +66,13 @@ class Lock:
         except (OSError, ValueError, TypeError):
             return None
 
+    def is_held(self) -> bool:
+        """Whether anybody holds it, asked without taking it for longer than the question."""
+        if not self.acquire():
+            return True
+        self.release()
+        return False
+
     def release(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
