@@ -13,7 +13,9 @@ class Measure:
 MEASURES: dict[str, Measure] = {
     "reward_mean": Measure("mean reward", "reward", "Mean reward of the step's scored rollouts, before any scaling."),
     "pass_rate": Measure("training", "share", "Share of the step's training rollouts that were correct."),
-    "eval_pass_at_1": Measure("pass@1", "share", "Expected share of held-out prompts solved by one sampled completion."),
+    "eval_pass_at_1": Measure(
+        "pass@1", "share", "Expected share of held-out prompts solved by one sampled completion."
+    ),
     "eval_pass_at_k": Measure(
         "pass@k", "share", "Unbiased estimate of the share of held-out prompts solved by at least one of k completions."
     ),
@@ -34,7 +36,9 @@ MEASURES: dict[str, Measure] = {
     "clip_high_fraction": Measure("above", "share", "Share of counted tokens clipped at the upper bound."),
     "clip_low_fraction": Measure("below", "share", "Share of counted tokens clipped at the lower bound."),
     "dead_share": Measure(
-        "dead groups", "share", "Share of groups in which every rollout got the same reward, so that nothing was learned."
+        "dead groups",
+        "share",
+        "Share of groups in which every rollout got the same reward, so that nothing was learned.",
     ),
     "loss": Measure("loss", "loss", "The policy's loss, averaged over the step's updates."),
     "grad_norm": Measure("gradient norm", "norm", "Norm of the gradient before it was scaled down."),
@@ -49,7 +53,7 @@ MEASURES: dict[str, Measure] = {
     "seconds_learn": Measure("learn", "seconds", "Time spent on the policy's updates."),
     "seconds_record": Measure("record", "seconds", "Time spent writing the batch file."),
 }
-PASS_AT_K_PREFIX = "eval_pass_at_"
+PASS_AT_K_PREFIX = "eval_pass_at_"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ def test_reward_is_judged_by_its_trend(values: list[float], word: Word) -> None:
 
 
 @pytest.mark.parametrize(
-    ("newest", "word"), [(0.5, Word.FINE), (0.3, Word.WATCH), (0.05, Word.BROKEN), (3.0, Word.WATCH), (5.0, Word.BROKEN)]
+    ("newest", "word"),
+    [(0.5, Word.FINE), (0.3, Word.WATCH), (0.05, Word.BROKEN), (3.0, Word.WATCH), (5.0, Word.BROKEN)],
 )
 def test_entropy_is_judged_by_what_is_left(newest: float, word: Word) -> None:
     assert verdicts.entropy_kept([1.0] * 5 + [newest] * 5).word is word

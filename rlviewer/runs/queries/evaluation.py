@@ -25,7 +25,6 @@ class PromptChange:
     prompt: str
     before: float
     after: float
-    group: Group  # of the newest evaluation
 
     @property
     def change(self) -> float:
@@ -54,9 +53,7 @@ def evaluation_page(run: Run, series: dict[str, Series]) -> EvaluationPage:
     ordered = sorted(name for name in series if name.startswith("eval_pass_at_"))
     names = [*sorted(ordered, key=len), *(name for name in COLUMNS if name in series)]
     lookup = {name: dict(zip(series[name].current.steps, series[name].current.values, strict=True)) for name in names}
-    rows = [
-        Checked(step, [(measure_of(name), lookup[name].get(step.index)) for name in names]) for step in steps
-    ]
+    rows = [Checked(step, [(measure_of(name), lookup[name].get(step.index)) for name in names]) for step in steps]
     changes = _changes(steps)
     gained = sorted((c for c in changes if c.change > 0), key=lambda c: -c.change)
     lost = sorted((c for c in changes if c.change < 0), key=lambda c: c.change)
@@ -78,17 +75,10 @@ def _changes(steps: Sequence[Step]) -> list[PromptChange]:
     newest, first = same_set[0], same_set[-1]
     if newest.pk == first.pk:
         return []
-    before = dict(
-        Group.objects.filter(step=first, success_share__isnull=False).values_list("prompt_id", "success_share")
-    )
-    after = (
-        Group.objects.filter(step=newest, success_share__isnull=False, prompt__in=list(before))
-        .select_related("prompt")
-        .defer("prompt__oracle_trace")
-        .order_by("index")
-    )
+    judged = Group.objects.filter(success_share__isnull=False)
+    before: dict[int, float] = dict(judged.filter(step=first).values_list("prompt_id", "success_share"))
+    after = judged.filter(step=newest, prompt__in=list(before)).select_related("prompt").order_by("index")
     return [
-        PromptChange(visible_start(bytes(group.prompt.text), 100), before[group.prompt_id], group.success_share, group)
-        for group in after
-        if group.success_share is not None
+        PromptChange(visible_start(bytes(group.prompt.text), 100), before[group.prompt_id], group.success_share or 0.0)
+        for group in after.defer("prompt__oracle_trace")
     ]

@@ -38,7 +38,11 @@ FIELDS: tuple[Field, ...] = (
     Field("token_advantages", "advantage", "", "signed", "How hard the update pushed this token, and which way."),
     Field("sampler_logprobs", "sampler log-probability", "nats", "sequential", "Under the weights that sampled it."),
     Field(
-        "policy_logprobs", "policy log-probability", "nats", "sequential", "Under the weights after the step's last update."
+        "policy_logprobs",
+        "policy log-probability",
+        "nats",
+        "sequential",
+        "Under the weights after the step's last update.",
     ),
     Field("entropy", "entropy", "nats", "sequential", "Of the distribution this token was sampled from."),
     Field(
@@ -51,7 +55,13 @@ FIELDS: tuple[Field, ...] = (
     Field("loss_mask", "loss mask", "", "named", "Whether the token counts in the loss.", ("left out", "counted")),
     Field("clip_flag", "clip", "", "named", "What the clipping rule did to the token.", CLIP_FLAGS),
     Field("origin", "origin", "", "named", "Who wrote the token.", ORIGINS),
-    Field("recomputed_logprobs", "recomputed log-probability", "nats", "sequential", "Sampling weights, trainer's numbers."),
+    Field(
+        "recomputed_logprobs",
+        "recomputed log-probability",
+        "nats",
+        "sequential",
+        "Sampling weights, trainer's numbers.",
+    ),
     Field("ref_logprobs", "reference log-probability", "nats", "sequential", "Under the frozen reference."),
     Field("token_weights", "token weight", "", "signed", "Weight of the token in the loss."),
     Field(
@@ -128,7 +138,10 @@ def rollout_view(rollout: Rollout) -> RolloutView:
         missing_fields=[field for field in FIELDS if field.name not in columns],
         previous_id=places[here - 1] if here > 0 else None,
         next_id=places[here + 1] if here + 1 < len(places) else None,
-        previous_step=neighbours.filter(index__lt=step.index).order_by("-index").values_list("index", flat=True).first(),
+        previous_step=neighbours.filter(index__lt=step.index)
+        .order_by("-index")
+        .values_list("index", flat=True)
+        .first(),
         next_step=neighbours.filter(index__gt=step.index).order_by("index").values_list("index", flat=True).first(),
     )
 
@@ -148,7 +161,11 @@ def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabul
     """What the page's script needs to draw every token. Arrays travel as base64 of their little-endian bytes: exact and short."""
     ids = columns.get("token_ids")
     known = [field for field in FIELDS if field.name in columns]
-    extra = [Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source.") for name in columns if name.startswith("x_")]
+    extra = [
+        Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source.")
+        for name in columns
+        if name.startswith("x_")
+    ]
     return {
         "count": 0 if ids is None else len(ids),
         "ids": None if ids is None else base64_of(ids, "<i4"),
@@ -230,9 +247,7 @@ def stored_json(rollout: Rollout) -> dict[str, Any]:
         "columns": {name: values.tolist() for name, values in packed.columns.items()},
         "details": {name: _json_value(value) for name, value in packed.details.items()},
         "reward_parts": list(
-            rollout.reward_parts.order_by("part").values(
-                "token_start", "token_end", "value", "kind", "name", "version"
-            )
+            rollout.reward_parts.order_by("part").values("token_start", "token_end", "value", "kind", "name", "version")
         ),
     }
 

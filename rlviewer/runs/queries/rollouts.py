@@ -64,7 +64,11 @@ class RolloutFilters:
         elif self.step_to is not None:
             parts.append(f"up to step {self.step_to}")
         if self.stop:
-            endings = {"stop": "that ended by themselves", "length": "cut at the token limit", "error": "ended by an error"}
+            endings = {
+                "stop": "that ended by themselves",
+                "length": "cut at the token limit",
+                "error": "ended by an error",
+            }
             parts.append(endings[self.stop])
         if self.words:
             parts.append(f"with the words “{self.words}”")

@@ -80,7 +80,9 @@ class StepPage:
 
 def step_page(run: Run, split: str, index: int, filters: StepFilters) -> StepPage:
     """Six queries, whatever the number of groups."""
-    stored = Step.objects.filter(run=run, split=split, index=index).select_related("attempt").order_by("-attempt__number")
+    stored = (
+        Step.objects.filter(run=run, split=split, index=index).select_related("attempt").order_by("-attempt__number")
+    )
     steps = list(stored)
     wanted = [s for s in steps if (s.is_current if filters.attempt is None else s.attempt.number == filters.attempt)]
     if not wanted:
