@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.test import Client
 from websockets.sync.client import ClientConnection, connect
 
@@ -44,12 +43,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def web(django_db_setup: None) -> Iterator[WebServer]:
-    settings = connection.settings_dict
-    url = f"postgresql://{settings['USER']}:{settings['PASSWORD']}@/{settings['NAME']}?host={settings['HOST']}"
-    url += f"&application_name={APPLICATION}"
+def web(database_url: str) -> Iterator[WebServer]:
     port = free_port()
-    changed = {"DATABASE_URL": url, "RLVIEWER_DB_POOL": str(POOL), "RLVIEWER_PORT": str(port)}
+    changed = {
+        "DATABASE_URL": f"{database_url}&application_name={APPLICATION}",
+        "RLVIEWER_DB_POOL": str(POOL),
+        "RLVIEWER_PORT": str(port),
+    }
     process = subprocess.Popen([sys.executable, "-m", "rlviewer.embedded.web"], env={**os.environ, **changed})
     try:
         for _ in range(300):
