@@ -1,9 +1,7 @@
 """Real workers, a real broker and a committed database."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -95,10 +93,12 @@ class Workers:
         raw = {"name": script, "steps": steps, "checkpoint": {"every_steps": 1}, **config}
         return launch_run(None, self.project, RunConfig.from_dict(raw))
 
-    def wait_for(self, run: Run, *states: str, seconds: float = 30) -> Run:
+    def wait_for(self, run: Run, *states: str, seconds: float = 30, from_end: bool = False) -> Run:
+        """Wait until the run is in one of `states`; another final state ends the wait unless `from_end`."""
+
         def is_there() -> bool:
             run.refresh_from_db()
-            assert run.state in states or not RunState(run.state).is_terminal, self.explain(run)
+            assert from_end or run.state in states or not RunState(run.state).is_terminal, self.explain(run)
             return run.state in states
 
         wait_until(is_there, seconds, f"run {run.pk} to be {' or '.join(states)}", lambda: self.explain(run))
@@ -122,11 +122,6 @@ class Workers:
 
     def stop(self) -> None:
         for process in self.processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(12)
             process.kill()
             process.wait()
         for note in TrainerRecord.all():

@@ -104,7 +104,8 @@ def misbehave(by: str, attempt: Attempt) -> None:
         while time.monotonic() < deadline:
             time.sleep(0.1)
     else:
-        signal.signal(signal.Signals[by], signal.SIG_DFL)
+        if by in {"SIGTERM", "SIGINT"}:
+            signal.signal(signal.Signals[by], signal.SIG_DFL)
         os.kill(os.getpid(), signal.Signals[by])
 
 
@@ -126,6 +127,7 @@ def main() -> None:
     attempt.report(resumed_from_step=first or None, environment=sorted(os.environ), state="starting")
     with open(args.run_dir / "starts.jsonl", "a") as file:
         file.write(json.dumps({"attempt": args.attempt, "pid": os.getpid(), "at": time.time()}) + "\n")
+    attempt.report(state="running", step=first)
     state, code = "finished", 0
     for step in range(first, config.steps):
         if attempt.is_stop_wanted():
