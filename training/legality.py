@@ -78,12 +78,6 @@ def _check_schedule(config: RunConfig) -> None:
             f"must be at most steps ({config.steps}), else the peak learning rate is never reached; "
             f"got {config.optimizer.warmup_steps}",
         )
-    rollouts = config.sampling.group_size * config.sampling.prompts_per_step
-    if config.optimizer.updates_per_step > rollouts:
-        raise ConfigError(
-            "optimizer.updates_per_step",
-            f"must be at most the rollouts of a step ({rollouts}), got {config.optimizer.updates_per_step}",
-        )
 
 
 def _check_task(config: RunConfig, resolved: Resolved) -> None:

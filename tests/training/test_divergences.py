@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from tests.training.golden import CASES
+from training.divergences import KL_ESTIMATORS, kl_k1, kl_k2, kl_k3
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_matches_the_worked_examples_in_value_and_slope(number: int, estimator: str) -> None:
+    case = CASES[f"kl.estimators.{number}"]
+    policy = torch.tensor(case["inputs"]["logp"], dtype=torch.float64, requires_grad=True)
+    value = KL_ESTIMATORS[estimator](policy, torch.tensor(case["inputs"]["logp_ref"], dtype=torch.float64))
+    value.backward()
+    assert value.item() == pytest.approx(case["expected"][estimator], abs=1e-9)
+    assert policy.grad is not None
+    assert policy.grad.item() == pytest.approx(case["expected"][f"d{estimator}_dlogp"], abs=1e-9)
+
+
+def test_expected_values_are_the_divergence_and_expected_gradients_are_as_documented() -> None:
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    policy, other = logits.log_softmax(-1), torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
+    probability = policy.exp().detach()
+    reverse = (policy.exp() * (policy - other)).sum()
+    assert (probability * kl_k1(policy, other)).sum().item() == pytest.approx(reverse.item())
+    assert (probability * kl_k3(policy, other)).sum().item() == pytest.approx(reverse.item())
+
+    def gradient(loss: torch.Tensor) -> list[float]:
+        return torch.autograd.grad(loss, logits, retain_graph=True)[0].tolist()
+
+    assert gradient((probability * kl_k1(policy, other)).sum()) == pytest.approx([0.0, 0.0, 0.0], abs=1e-12)
+    assert gradient((probability * kl_k2(policy, other)).sum()) == pytest.approx(gradient(reverse))
+    # Forward KL: policy minus reference.
+    assert gradient((probability * kl_k3(policy, other)).sum()) == pytest.approx((probability - other.exp()).tolist())
+
+
+def test_k3_is_never_negative_and_never_infinite() -> None:
+    policy = torch.linspace(-2000, 0, 4001)
+    value = kl_k3(policy, policy.flip(0))
+    assert value.min().item() >= 0.0
+    assert torch.isfinite(value).all()
+
+
+def test_k3_keeps_small_differences() -> None:
+    # exp(d) - 1 - d is d**2 / 2 to first order; in float32 exp(1e-4) - 1 alone has lost half the digits.
+    assert kl_k3(torch.tensor(-1e-3), torch.tensor(0.0)).item() == pytest.approx(5e-7, rel=2e-2)
