@@ -76,7 +76,9 @@ def _changes(steps: Sequence[Step]) -> list[PromptChange]:
     if newest.pk == first.pk:
         return []
     judged = Group.objects.filter(success_share__isnull=False)
-    before: dict[int, float] = dict(judged.filter(step=first).values_list("prompt_id", "success_share"))
+    before = {
+        prompt: share or 0.0 for prompt, share in judged.filter(step=first).values_list("prompt_id", "success_share")
+    }
     after = judged.filter(step=newest, prompt__in=list(before)).select_related("prompt").order_by("index")
     return [
         PromptChange(visible_start(bytes(group.prompt.text), 100), before[group.prompt_id], group.success_share or 0.0)
