@@ -201,6 +201,10 @@ def _toml(table: dict[str, Any], prefix: str = "") -> str:
 
 
 def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     # ensure_ascii would write surrogate pairs, which TOML has no escape for; DEL must be escaped in TOML and is not in JSON.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

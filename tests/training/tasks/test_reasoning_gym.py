@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from training.config import ConfigError
+from training.config import ConfigError, RunConfig
 from training.tasks import catalog
 from training.tasks import reasoning_gym as adapter
 from training.tasks.base import Task
@@ -58,6 +58,8 @@ def test_a_composite_mixes_what_it_is_given() -> None:
     tasks = [make(COMPOSITE, seed, datasets=datasets) for seed in range(20)]
     assert {task.payload["entry"]["metadata"]["source_dataset"] for task in tasks} == {"chain_sum", "gcd"}
     assert all(check(task, task.answer)[1] for task in tasks)
+    config = RunConfig.from_dict({"task": {"name": "reasoning_gym:composite", "params": {"datasets": datasets}}})
+    assert RunConfig.from_toml(config.to_toml()) == config
 
 
 @pytest.mark.parametrize(
