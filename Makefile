@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 SIZE ?= small
 
-.PHONY: help run test demo bench torture lint format setup setup-dev
+.PHONY: help run test demo bench torture lint format setup setup-dev chromium
 
 help:
 	@echo "make run            start everything; prints the address (DEMO=1 also launches the demo run)"
@@ -29,20 +29,24 @@ demo: setup
 bench: setup-dev
 	@exec $(PYTHON) -m bench $(if $(SECTION),--section $(SECTION)) --size $(SIZE)
 
-test: setup-dev
+test: setup-dev chromium
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
 
 torture: setup-dev
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m torture --timeout 3600 $(ARGS)
 
+# The browser tests drive the system's Chromium; they never download one.
+chromium:
+	@command -v chromium >/dev/null || { echo "rlviewer: Chromium is missing: apt-get install -y chromium" >&2; exit 1; }
+
 lint: setup-dev
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy .
-	@git ls-files 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2 --check
+	@find templates -name '*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2 --check
 	@RLVIEWER_SECRET_KEY=lint $(PYTHON) manage.py makemigrations --check --dry-run
 
 format: setup-dev
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
-	@git ls-files 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2
+	@find templates -name '*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2
