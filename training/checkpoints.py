@@ -105,13 +105,14 @@ def load(checkpoint: Checkpoint, policy: Policy, optimizer: torch.optim.Optimize
     weights: dict[str, torch.Tensor] = {}
     for file in sorted(checkpoint.path.glob("*.safetensors")):
         weights |= load_file(file, device=str(policy.device))
-    # Tied weights are stored once.
-    loading = policy.model.load_state_dict(weights, strict=False)
-    tied = set(getattr(policy.model, "_tied_weights_keys", None) or ())
-    if loading.unexpected_keys or set(loading.missing_keys) - tied:
-        raise ValueError(
-            f"{checkpoint.path} holds another model: missing {loading.missing_keys}, unexpected {loading.unexpected_keys}"
-        )
+    own = policy.model.state_dict()
+    # Tied weights are stored once, under one of their names.
+    stored = {own[name].data_ptr() for name in weights if name in own}
+    wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
+    wrong += [name for name, weight in own.items() if name not in weights and weight.data_ptr() not in stored]
+    if wrong:
+        raise ValueError(f"{checkpoint.path} holds another model: {wrong[0]} and {len(wrong) - 1} more do not fit")
+    policy.model.load_state_dict(weights, strict=False)
     saved = torch.load(checkpoint.path / "optimizer.pt", map_location=policy.device, weights_only=True)
     optimizer.load_state_dict(saved["optimizer"])
     torch.set_rng_state(saved["rng"]["cpu"].cpu())

@@ -32,10 +32,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class LearnerBatch:
-    """The rollouts of a step as the loss sees them; `[B, T]` but for the index."""
+    """The rollouts of a step as the loss sees them; all `[B, T]`."""
 
     tokens: Tokens
-    group_index: Tensor  # [B]
     sampler_logprobs: Tensor
     token_advantages: Tensor
     token_weights: Tensor
@@ -102,7 +101,7 @@ def update_policy(
     scale = rollout_scale(
         batch.loss_mask,
         objective.params["aggregation"],
-        prompt_index=batch.group_index,
+        prompt_index=batch.tokens.owner,
         constant_tokens=objective.params["constant_tokens"],
     )
     shape = batch.loss_mask.shape

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from training.config import ConfigError, ModelConfig
 from training.model_folder import model_folder
@@ -22,21 +22,24 @@ LOCAL_ONLY = {"local_files_only": True, "trust_remote_code": False}
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Prompts and completions as rectangles: prompts padded on the left, so every completion starts in one column."""
+    """`P` prompts and their `B` completions as rectangles: prompts padded on the left, completions on the right."""
 
-    prompt_ids: Tensor  # [B, S] int64
-    prompt_mask: Tensor  # [B, S] bool
+    prompt_ids: Tensor  # [P, S] int64
+    prompt_mask: Tensor  # [P, S] bool
+    owner: Tensor  # [B] int64, the completion's prompt; ascending
     completion_ids: Tensor  # [B, T] int64
     completion_mask: Tensor  # [B, T] bool
 
     def rows(self, rows: slice) -> "Tokens":
-        """Some rollouts, with the columns that only the others needed cut off."""
-        prompt_mask, completion_mask = self.prompt_mask[rows], self.completion_mask[rows]
+        """Some completions with their prompts, without the columns that only the others needed."""
+        prompts, owner = self.owner[rows].unique_consecutive(return_inverse=True)
+        prompt_mask, completion_mask = self.prompt_mask[prompts], self.completion_mask[rows]
         start = self.prompt_ids.shape[1] - int(prompt_mask.sum(dim=1).max())
         end = max(int(completion_mask.sum(dim=1).max()), 1)
         return Tokens(
-            self.prompt_ids[rows, start:],
+            self.prompt_ids[prompts, start:],
             prompt_mask[:, start:],
+            owner,
             self.completion_ids[rows, :end],
             completion_mask[:, :end],
         )
@@ -81,30 +84,59 @@ class Policy:
             token_ids = token_ids[:-1]
         return b"".join([pieces[token] for token in token_ids if token < known])
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **options: Any) -> Any:
-        """The model's own forward pass, given only what this architecture takes."""
-        arguments = {"attention_mask": attention_mask, "position_ids": positions, **options}
-        return self.model(input_ids=input_ids, **{name: arguments[name] for name in arguments if name in self._accepts})
+    def forward(
+        self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache, *, last_only: bool
+    ) -> Tensor:
+        """Logits after each of `ids` (or after the last), which continue what `cache` holds and are added to it."""
+        options: dict[str, Any] = {
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": cache,
+            "use_cache": True,
+            "logits_to_keep": 1 if last_only else 0,
+        }
+        known = {name: value for name, value in options.items() if name in self._accepts}
+        logits: Tensor = self.model(input_ids=ids, **known).logits
+        return logits[:, -1:] if last_only else logits
+
+    def prefill(self, prompt_ids: Tensor, prompt_mask: Tensor, owner: Tensor) -> "Prefilled":
+        """Every prompt once, then a row of its cache for each completion; gradients flow back through the cache."""
+        cache = DynamicCache(config=self.model.config)
+        positions = (prompt_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+        logits = self.forward(prompt_ids, prompt_mask, positions, cache, last_only=True)
+        cache.batch_select_indices(owner)
+        # A rectangle without padding needs no mask, and the model's kernels are quicker without one.
+        mask = None if bool(prompt_mask.all()) else prompt_mask[owner]
+        return Prefilled(cache, mask, prompt_mask.sum(dim=1)[owner], logits[owner, 0])
 
     def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
-        """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
-        width = tokens.completion_ids.shape[1]
-        mask = torch.cat([tokens.prompt_mask, tokens.completion_mask], dim=1)
-        ids = torch.cat([tokens.prompt_ids, tokens.completion_ids], dim=1)
-        # The logits before the first completion token up to those before the last.
-        output = self.forward(ids, mask, positions_of(mask), use_cache=False, logits_to_keep=width + 1)
-        logits = output.logits[:, -width - 1 : -1].float() / temperature
-        logprobs = logits.log_softmax(dim=-1)
-        entropy = None
-        if with_entropy:
-            with torch.no_grad():
-                entropy = entropy_of(logprobs)
+        """Log-probability of every completion token: float32 log-softmax of logits / temperature.
+
+        What stands right of a token cannot change it, so padded completions need no mask of their own.
+        """
+        start = self.prefill(tokens.prompt_ids, tokens.prompt_mask, tokens.owner)
+        logits = start.logits[:, None]
+        ids = tokens.completion_ids[:, :-1]
+        if ids.shape[1]:
+            mask = (
+                None if start.mask is None else torch.cat([start.mask, torch.ones_like(ids, dtype=torch.bool)], dim=1)
+            )
+            positions = start.position[:, None] + torch.arange(ids.shape[1], device=ids.device)
+            further = self.forward(ids, mask, positions, start.cache, last_only=False)
+            logits = torch.cat([logits, further], dim=1)
+        logprobs = (logits.float() / temperature).log_softmax(dim=-1)
+        entropy = entropy_of(logprobs.detach()) if with_entropy else None
         return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
 
 
-def positions_of(mask: Tensor) -> Tensor:
-    """Position of every token when padding does not count, `[B, T]` int64."""
-    return (mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Where the completions of some prompts start, a row each."""
+
+    cache: DynamicCache
+    mask: Tensor | None  # [B, S] bool; None when no prompt is padded
+    position: Tensor  # [B] int64, of the first completion token
+    logits: Tensor  # [B, V], for that token
 
 
 def entropy_of(logprobs: Tensor) -> Tensor:

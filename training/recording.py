@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from training import spool
 from training.records import GROUPS, METRICS, REWARD_SPANS, ROLLOUTS, TOKEN_COLUMNS, BatchHeader, RolloutBatch, complete
 from training.rollouts import Rollouts, ScoredRollouts
-from training.tasks.base import STEP_END
+from training.tasks.base import STEP_END, OracleStep
 
 
 class Recorder:
@@ -213,9 +213,7 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
         "difficulty": [task.difficulty for task in tasks],
         "task_seed": [task.seed for task in tasks],
         "answer": [_bytes(task.answer) for task in tasks],
-        "oracle_trace": [
-            json.dumps([asdict(step) for step in task.oracle]).encode() if task.oracle else None for task in tasks
-        ],
+        "oracle_trace": [_oracle_json(task.oracle) if task.oracle else None for task in tasks],
         "size_asked": asked,
         "size_got": rollouts.group_sizes,
         "reward_mean": pa.array(mean, mask=count == 0),
@@ -223,6 +221,10 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
         "success_share": np.nanmean(correct, axis=1),
         "sampling_weight": [choice.sampling_weight for choice in rollouts.chosen],
     }
+
+
+def _oracle_json(oracle: Sequence[OracleStep]) -> bytes:
+    return json.dumps([{"text": step.text, "start": step.start, "end": step.end} for step in oracle]).encode()
 
 
 def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class Rollouts:
     prompts: list[TransformedPrompt]  # P
     prompt_ids: list[list[int]]  # P
     requests: list[SampleRequest]
-    group_index: Tensor  # [B] int64, number of the prompt
     numbers: Tensor  # [B] int64, number in the group
     tokens: Tokens
     sampler_logprobs: Tensor  # nats; NaN at prefix tokens, which nobody sampled
@@ -41,6 +40,11 @@ class Rollouts:
     is_finished: Tensor  # [B] bool
     completions: list[bytes]  # B
     seed: int  # of the sampler
+
+    @property
+    def group_index(self) -> Tensor:
+        """[B] int64, number of the prompt."""
+        return self.tokens.owner
 
     @property
     def generated(self) -> Tensor:
@@ -106,9 +110,8 @@ def sample_rollouts(
         prompts=prompts,
         prompt_ids=prompt_ids,
         requests=requests,
-        group_index=owner,
         numbers=torch.arange(len(owner), device=owner.device) - (sizes.cumsum(0) - sizes)[owner],
-        tokens=Tokens(padded[owner], padded_mask[owner], samples.token_ids, mask),
+        tokens=Tokens(padded, padded_mask, owner, samples.token_ids, mask),
         sampler_logprobs=samples.sampler_logprobs,
         entropy=samples.entropy,
         origin=origin,

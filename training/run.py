@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import time
 import traceback
@@ -47,7 +48,7 @@ from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch, with_metrics
 from training.rewards import REWARDS
 from training.rollouts import Rollouts, ScoredRollouts, sample_rollouts, score_rollouts, shuffle_rewards
-from training.seeds import SeedStream, derived_seed
+from training.seeds import SeedStream, derived_seed, fix_string_hashes
 from training.selection import SELECTIONS, ChosenPrompt, GroupChoice
 from training.side_models import SIDE_MODELS, SideModel
 from training.tasks.base import Task
@@ -57,6 +58,8 @@ from training.transforms import TRANSFORMS
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT = "heldout"
+# With less than this nothing that a training writes fits.
+FULL_DISK_BYTES = 1 << 20
 # The held-out tasks do not depend on a run's seed, so that repeats are judged on the same prompts.
 HELD_OUT_SEED = 0
 
@@ -134,6 +137,7 @@ def train(run: Run, first_step: int, progress: Progress) -> bool:
         if is_evaluation_due(config, step):
             evaluate(run, step, progress)
         if run.attempt.is_stop_wanted(phase="training"):
+            run.attempt.report(state="stopping")
             save_checkpoint(run, step)
             return False
         train_step(run, step, progress)
@@ -157,8 +161,7 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
         side_metrics = run.side_model.update({"rollouts": rollouts, "scores": scores, "signal": signal})
     run.rollouts += len(scores.scored)
     metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | side_metrics
-    with run.phase("record"):
-        record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
+    record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
     run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
     progress.step(step + 1, metrics)
 
@@ -227,7 +230,6 @@ def learner_batch(run: Run, rollouts: Rollouts, signal: Signal) -> LearnerBatch:
         )
     return LearnerBatch(
         tokens=rollouts.tokens,
-        group_index=rollouts.group_index,
         sampler_logprobs=rollouts.sampler_logprobs,
         token_advantages=signal.weights.token_advantages,
         token_weights=signal.weights.token_weights,
@@ -273,7 +275,7 @@ def record_step(
     metrics: dict[str, float],
     started: float,
 ) -> None:
-    """Hand the step's batch to the writer. Its own time counts what writing the batch before took, on any thread."""
+    """Hand the step's batch to the writer. `seconds_record` is what this keeps the loop from going on."""
     recording = time.perf_counter()
     run.recorder.flush()
     last = updates[-1] if updates else None
@@ -316,7 +318,8 @@ def record_step(
     )
     now = time.perf_counter()
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_record"] = now - recording + run.recorder.write_seconds
+    metrics["seconds_record"] = now - recording
+    metrics["seconds_write"] = run.recorder.write_seconds  # of the batch before, beside the loop
     metrics["seconds_step"] = now - started
     run.recorder.put(with_metrics(made, metrics))
 
@@ -469,15 +472,13 @@ def resume(run: Run) -> int:
     return found.step
 
 
-def run_attempt(run_folder: Path, run_uid: str, number: int, *, is_resume: bool, draws_bar: bool) -> int:
+def run_attempt(attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: bool) -> int:
     """One attempt from its configuration to its last checkpoint; returns the exit code and leaves the status behind."""
-    attempt = Attempt(run_folder, number)
     try:
-        with take_folder(run_folder):
-            attempt.stop_on_signals()
+        with take_folder(attempt.run_folder):
             attempt.reserve_space()
             attempt.report()
-            config = RunConfig.from_file(run_folder / "config.toml")
+            config = RunConfig.from_file(attempt.run_folder / "config.toml")
             attempt.report(steps=config.steps)
             run = prepare(config, attempt, run_uid)
             checkpoints.discard_unfinished(checkpoint_folder(attempt))
@@ -502,17 +503,14 @@ def run_attempt(run_folder: Path, run_uid: str, number: int, *, is_resume: bool,
 def report_failure(attempt: Attempt, error: Exception) -> int:
     """Say in the log and in the status what ended the attempt."""
     attempt.release_space()
-    is_refused = isinstance(error, ConfigError)
     if isinstance(error, ConfigError):
-        where, reason = error.key, str(error)
-        logger.error("refused: %s", error)
+        code, where, reason = REFUSED, error.key, f"refused: {error}"
+        logger.error(reason)
     else:
-        logger.error("failed", exc_info=error)
         last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{last.filename}:{last.lineno}"
-        reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        reason = f"the disk is full: could not write {error.filename or 'a file'}; free some space and resume"
+        code, where = FAILED, f"{Path(last.filename).name}:{last.lineno}"
+        reason = failure_reason(attempt, error)
+        logger.error(reason, exc_info=error)
     try:
         attempt.report(
             state="failed",
@@ -522,7 +520,16 @@ def report_failure(attempt: Attempt, error: Exception) -> int:
         )
     except OSError as unwritable:
         logger.error("the status cannot be written either: %s", unwritable)
-    return REFUSED if is_refused else FAILED
+    return code
+
+
+def failure_reason(attempt: Attempt, error: Exception) -> str:
+    when = f"after {attempt.status['step']} steps"
+    # Libraries that write for us hide the system's error number, so the disk itself is asked too.
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or shutil.disk_usage(attempt.run_folder).free < FULL_DISK_BYTES:
+        return f"the disk that holds {attempt.run_folder} is full, {when}; free some space and resume"
+    return f"{type(error).__name__} {when}: {error}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -541,14 +548,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.parent_fd is not None:
         die_with_parent(options.parent_fd)
-    return run_attempt(
-        options.run_dir.resolve(),
-        str(options.run_uid),
-        options.attempt,
-        is_resume=options.resume,
-        draws_bar=options.progress,
-    )
+    attempt = Attempt(options.run_dir.resolve(), options.attempt)
+    attempt.stop_on_signals()
+    return run_attempt(attempt, str(options.run_uid), is_resume=options.resume, draws_bar=options.progress)
 
 
 if __name__ == "__main__":
+    fix_string_hashes()
     sys.exit(main())

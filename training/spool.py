@@ -17,11 +17,16 @@ PART_SUFFIX = ".part"
 def write_bytes_durably(path: Path, data: bytes) -> None:
     """Write `data` so that after a crash `path` holds all of it or what it held before."""
     part = path.with_name(path.name + PART_SUFFIX)
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        # A full disk: half a file must not keep the space.
+        part.unlink(missing_ok=True)
+        raise
     fsync_folder(path.parent)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training.model_folder import BUILTIN_FOLDER
-from training.policy import positions_of
 from training.seeds import derived_seed
 from training.tasks.alphabet import ALPHABET
 from training.tasks.base import Task
@@ -31,18 +31,28 @@ CONTEXT_TOKENS = 2048
 logger = logging.getLogger("training")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Part of the mixture: tasks of one family at one difficulty, `weight` of them in each batch."""
+    """So many tasks of one family at one difficulty."""
 
     family: str
-    weight: int
+    tasks: int
     params: dict[str, Any] = field(default_factory=dict)
 
 
-MIXTURE = (Share("addition", 128),)
+# Sums of single digits are where carrying is learned first.
+EVERY_STEP = (Share("addition", 96), Share("addition", 32, {"digits": 1}))
+# One of these a step, in turn: enough for answers of the right form.
+IN_TURN = (
+    Share("reversal", 32),
+    Share("sorting", 32),
+    Share("modular_arithmetic", 32),
+    Share("multiplication", 32),
+    Share("countdown", 32),
+    Share("natbool_dag", 32),
+)
 SEED = 1
-STEPS = 320
+STEPS = 480
 WARMUP_STEPS = 50
 LEARNING_RATE = 1e-3
 
@@ -81,47 +91,51 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def train_step(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, optimizer: torch.optim.Optimizer, tasks: list[Task]
-) -> float:
-    """One step of next-token prediction on the answers; returns the loss in nats per token."""
+def answer_loss(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tasks: list[Task]) -> Tensor:
+    """Mean of -log p over the tokens of the answers and their ends, in nats."""
     prompts = [tokenizer.encode(task.prompt) for task in tasks]
     answers = [[*tokenizer.encode(task.answer), tokenizer.eos_token_id] for task in tasks]
     width = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+    # Padding stands on the right, where no earlier token sees it.
     ids = torch.full((len(tasks), width), tokenizer.pad_token_id)
     labels = torch.full((len(tasks), width), -100)
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         end = len(prompt) + len(answer)
         ids[row, :end] = torch.tensor(prompt + answer)
         labels[row, len(prompt) : end] = torch.tensor(answer)
-    mask = torch.arange(width) < torch.tensor([[len(p) + len(a)] for p, a in zip(prompts, answers, strict=True)])
-    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions_of(mask)).logits
-    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss.item()
+    logits = model(input_ids=ids).logits
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
 def warm_start(steps: int, seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A model that has seen `steps` batches of solved tasks."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.0)
-    streams = []
-    for number, share in enumerate(MIXTURE):
-        family = FAMILIES[share.family]
-        stream = TaskStream(family, make_params(family, share.params), derived_seed(seed, "warm start", number))
-        streams.append((stream, share.weight))
+    streams = {share: _stream(share, seed, number) for number, share in enumerate((*EVERY_STEP, *IN_TURN))}
     started = time.monotonic()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
-        loss = train_step(model, tokenizer, optimizer, [task for stream, n in streams for task in stream.take(n)])
+        always = [task for share in EVERY_STEP for task in streams[share].take(share.tasks)]
+        other = IN_TURN[step % len(IN_TURN)]
+        loss = answer_loss(model, tokenizer, always)
+        other_loss = answer_loss(model, tokenizer, streams[other].take(other.tasks))
+        optimizer.zero_grad(set_to_none=True)
+        (loss + other_loss / 4).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         if (step + 1) % 20 == 0:
-            logger.info("step %d of %d: loss %.3f, %.0f s", step + 1, steps, loss, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            shown = f"sums {loss.item():.3f}, {other.family} {other_loss.item():.3f}"
+            logger.info("step %d of %d: loss %s, %.0f s", step + 1, steps, shown, seconds)
     return model, tokenizer
+
+
+def _stream(share: Share, seed: int, number: int) -> TaskStream:
+    family = FAMILIES[share.family]
+    return TaskStream(family, make_params(family, share.params), derived_seed(seed, "warm start", number))
 
 
 def main(arguments: list[str] | None = None) -> int:

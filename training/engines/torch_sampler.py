@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from training.engines.base import PromptRequest, Samples, SamplingError
-from training.policy import Policy, entropy_of, positions_of
+from training.policy import Policy, entropy_of
 
 
 class TorchSampler:
@@ -30,16 +29,10 @@ class TorchSampler:
         generator = torch.Generator(device).manual_seed(seed)
         prompt_ids, prompt_mask = left_padded([request.prompt_ids for request in requests], policy.pad_id, device)
         counts = torch.tensor([request.count for request in requests], device=device)
-        eos_ids = torch.tensor(sorted(policy.eos_ids), device=device)
-
-        cache = DynamicCache(config=policy.model.config)
-        logits = _last_logits(policy, prompt_ids, prompt_mask, positions_of(prompt_mask), cache)
         owner = torch.arange(len(requests), device=device).repeat_interleave(counts)
-        cache.batch_select_indices(owner)
-        logits = logits[owner]
-        # A rectangle without padding needs no mask, and the model's kernels are quicker without one.
-        mask = None if bool(prompt_mask.all()) else prompt_mask[owner]
-        position = prompt_mask.sum(dim=1)[owner]
+        start = policy.prefill(prompt_ids, prompt_mask, owner)
+        cache, mask, position, logits = start.cache, start.mask, start.position, start.logits
+        eos_ids = torch.tensor(sorted(policy.eos_ids), device=device)
 
         rows = owner.numel()
         token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
@@ -69,7 +62,7 @@ class TorchSampler:
                 break
             if mask is not None:
                 mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
-            logits = _last_logits(policy, token, mask, position[:, None], cache)
+            logits = policy.forward(token, mask, position[:, None], cache, last_only=True)[:, 0]
             position = position + 1
         longest = int(lengths.max())
         return Samples(
@@ -91,8 +84,3 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
     return ids, torch.arange(width, device=device) >= width - lengths[:, None]
-
-
-def _last_logits(policy: Policy, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache) -> Tensor:
-    output = policy.forward(ids, mask, positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return output.logits[:, -1]

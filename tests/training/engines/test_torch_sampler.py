@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.config import ModelConfig
+from training.engines.base import PromptRequest, SamplingError
+from training.engines.torch_sampler import TorchSampler
+from training.policy import Policy, load_policy
+
+PROMPTS = ["12+34=", "7*8=", "reverse abc="]
+
+
+@pytest.fixture
+def policy(model_folder: Path) -> Policy:
+    return load_policy(ModelConfig(path=str(model_folder)))
+
+
+def requests(policy: Policy, *counts: int) -> list[PromptRequest]:
+    return [PromptRequest(policy.encode(text), count) for text, count in zip(PROMPTS, counts, strict=True)]
+
+
+def test_logprobs_and_entropy_are_those_of_a_full_forward(policy: Policy) -> None:
+    asked = requests(policy, 4, 2, 3)
+    samples = TorchSampler(policy).sample(asked, temperature=0.8, max_new_tokens=7, seed=3)
+    prompts = [request.prompt_ids for request in asked for _ in range(request.count)]
+    for row, prompt in enumerate(prompts):
+        length = int(samples.lengths[row])
+        completion = samples.token_ids[row, :length].tolist()
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
+        plain = (logits[len(prompt) - 1 : -1] / 0.8).log_softmax(-1)
+        taken = plain[range(length), completion]
+        torch.testing.assert_close(samples.sampler_logprobs[row, :length], taken, atol=2e-5, rtol=0)
+        entropy = -(plain.exp() * plain).sum(-1)
+        torch.testing.assert_close(samples.entropy[row, :length], entropy, atol=2e-5, rtol=0)
+
+
+def test_rows_end_with_the_end_token_or_at_the_limit(policy: Policy) -> None:
+    samples = TorchSampler(policy).sample(requests(policy, 40, 40, 40), temperature=3.0, max_new_tokens=12, seed=0)
+    assert 0 < int(samples.is_finished.sum()) < 120
+    for ids, length, is_finished in zip(samples.token_ids, samples.lengths, samples.is_finished, strict=True):
+        kept = ids[:length].tolist()
+        assert (kept[-1] in policy.eos_ids) == bool(is_finished)
+        assert not policy.eos_ids & set(kept[:-1])
+        assert bool(is_finished) or length == 12
+        assert not ids[length:].any()
+
+
+def test_each_prompt_is_prefilled_once_and_finished_rows_leave(policy: Policy) -> None:
+    shapes: list[tuple[int, ...]] = []
+    policy.model.get_input_embeddings().register_forward_hook(lambda _m, args, _o: shapes.append(tuple(args[0].shape)))
+    samples = TorchSampler(policy).sample(requests(policy, 40, 40, 40), temperature=3.0, max_new_tokens=12, seed=0)
+    assert shapes[0] == (3, len(PROMPTS[2]))
+    alive = [int((samples.lengths > column).sum()) for column in range(1, 12)]
+    assert [shape[0] for shape in shapes[1:]] == alive
+    assert alive[-1] < alive[0]
+
+
+def test_a_shared_prefill_samples_what_a_prefill_of_each_does(policy: Policy) -> None:
+    ids = policy.encode("12+34=")
+    sampler = TorchSampler(policy)
+    shared = sampler.sample([PromptRequest(ids, 6)], temperature=1.0, max_new_tokens=8, seed=5)
+    apart = sampler.sample([PromptRequest(ids, 1)] * 6, temperature=1.0, max_new_tokens=8, seed=5)
+    assert torch.equal(shared.token_ids, apart.token_ids)
+    torch.testing.assert_close(shared.sampler_logprobs, apart.sampler_logprobs, atol=1e-5, rtol=0)
+
+
+def test_the_seed_decides(policy: Policy) -> None:
+    sampler = TorchSampler(policy)
+    torch.manual_seed(1)
+    first = sampler.sample(requests(policy, 4, 4, 4), temperature=1.0, max_new_tokens=8, seed=5)
+    torch.manual_seed(2)
+    again = sampler.sample(requests(policy, 4, 4, 4), temperature=1.0, max_new_tokens=8, seed=5)
+    other = sampler.sample(requests(policy, 4, 4, 4), temperature=1.0, max_new_tokens=8, seed=6)
+    assert torch.equal(first.token_ids, again.token_ids)
+    assert torch.equal(first.sampler_logprobs, again.sampler_logprobs)
+    assert not torch.equal(first.token_ids, other.token_ids)
+
+
+def test_tokens_come_as_often_as_their_probability_says(policy: Policy) -> None:
+    draws = 4000
+    ids = policy.encode("12+34=")
+    samples = TorchSampler(policy).sample([PromptRequest(ids, draws)], temperature=2.0, max_new_tokens=1, seed=0)
+    with torch.no_grad():
+        expected = (policy.model(input_ids=torch.tensor([ids])).logits[0, -1] / 2.0).softmax(-1)
+    found = torch.bincount(samples.token_ids[:, 0], minlength=len(expected)) / draws
+    # Four standard deviations of each token's share, and a little for the rare ones.
+    assert bool(((found - expected).abs() < 4 * (expected / draws).sqrt() + 1 / draws).all())
+
+
+def test_logits_that_are_not_finite_are_refused(policy: Policy) -> None:
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight[5] = torch.nan
+    with pytest.raises(SamplingError, match="not finite at token 0"):
+        TorchSampler(policy).sample(requests(policy, 1, 1, 1), temperature=1.0, max_new_tokens=2, seed=0)
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(policy: Policy) -> None:
+    with pytest.raises(SamplingError, match="of 130 tokens and 6 new ones do not fit the model's context of 128"):
+        TorchSampler(policy).sample([PromptRequest([5] * 130, 1)], temperature=1.0, max_new_tokens=6, seed=0)

@@ -1,0 +1,147 @@
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.config import ModelConfig, OptimizerConfig
+from training.learner import (
+    LearnerBatch,
+    NonFiniteError,
+    Objective,
+    Update,
+    learning_rate_at,
+    make_optimizer,
+    update_policy,
+)
+from training.losses import LOSSES, LossInputs, PolicyLoss
+from training.policy import Policy, Tokens, load_policy
+
+PARAMS = {"aggregation": "token_mean", "constant_tokens": 4, "clip_low": 0.2, "clip_high": 0.2}
+
+
+@pytest.fixture
+def batch(policy: Policy) -> LearnerBatch:
+    """Five completions of two prompts of unequal length, on policy."""
+    first, second = policy.encode("12+34="), policy.encode("7*8=")
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    tokens = Tokens(
+        prompt_ids=torch.tensor([first, [0, 0, *second]]),
+        prompt_mask=torch.tensor([[True] * 6, [False] * 2 + [True] * 4]),
+        owner=torch.tensor([0, 0, 0, 1, 1]),
+        completion_ids=torch.tensor([[20, 21, 22, 1], [30, 1, 0, 0], [1, 0, 0, 0], [9, 8, 1, 0], [7, 1, 0, 0]]),
+        completion_mask=mask,
+    )
+    with torch.no_grad():
+        sampler = policy.score(tokens, temperature=1.0).logprobs
+    advantages = torch.tensor([1.0, -0.5, 0.25, 2.0, -1.0])[:, None] * mask
+    return LearnerBatch(tokens, sampler, advantages, mask.float(), mask, None)
+
+
+def objective(loss: Any = LOSSES["clipped"], **auxiliary: Any) -> Objective:
+    return Objective(loss, auxiliary, PARAMS)
+
+
+def update(policy: Policy, batch: LearnerBatch, what: Objective, **config: Any) -> Update:
+    settings = OptimizerConfig(max_grad_norm=1e9, **config)
+    return update_policy(
+        policy,
+        make_optimizer(policy, settings),
+        batch,
+        what,
+        settings,
+        temperature=1.0,
+        learning_rate=1e-3,
+        where="at step 7, update 0",
+    )
+
+
+def gradients(policy: Policy) -> Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in policy.model.parameters()])
+
+
+def test_micro_batches_do_not_change_the_gradient(model_folder: Path, batch: LearnerBatch) -> None:
+    whole, parts = (load_policy(ModelConfig(path=str(model_folder))) for _ in range(2))
+    one = update(whole, batch, objective(), micro_batch_rollouts=256)
+    many = update(parts, batch, objective(), micro_batch_rollouts=2)
+    torch.testing.assert_close(gradients(whole), gradients(parts), atol=1e-6, rtol=1e-4)
+    assert one.loss == pytest.approx(many.loss, abs=1e-6)
+    assert one.grad_norm == pytest.approx(many.grad_norm, rel=1e-4)
+    torch.testing.assert_close(one.policy_logprobs[batch.loss_mask], many.policy_logprobs[batch.loss_mask])
+
+
+def test_on_policy_the_gradient_is_that_of_reinforce(model_folder: Path, batch: LearnerBatch) -> None:
+    ours, plain = (load_policy(ModelConfig(path=str(model_folder))) for _ in range(2))
+    result = update(ours, batch, objective())
+    logprobs = plain.score(batch.tokens, temperature=1.0).logprobs
+    (-(batch.token_advantages * logprobs)[batch.loss_mask].sum() / batch.loss_mask.sum()).backward()
+    torch.testing.assert_close(gradients(ours), gradients(plain), atol=1e-6, rtol=1e-4)
+    assert result.importance_ratio[batch.loss_mask].tolist() == pytest.approx([1.0] * 12, abs=1e-5)
+
+
+def test_an_update_makes_good_completions_likelier_and_bad_ones_rarer(policy: Policy, batch: LearnerBatch) -> None:
+    update(policy, batch, objective())
+    with torch.no_grad():
+        after = policy.score(batch.tokens, temperature=1.0).logprobs
+    moved = ((after - batch.sampler_logprobs) * batch.loss_mask).sum(dim=1)
+    assert moved[3] > 0 > moved[4]
+
+
+def test_what_stands_at_masked_tokens_never_matters(model_folder: Path, batch: LearnerBatch) -> None:
+    clean, dirty = (load_policy(ModelConfig(path=str(model_folder))) for _ in range(2))
+    update(clean, batch, objective())
+    batch.sampler_logprobs[~batch.loss_mask] = torch.nan
+    batch.tokens.completion_ids[~batch.loss_mask] = 77
+    update(dirty, batch, objective())
+    assert torch.equal(gradients(clean), gradients(dirty))
+
+
+def test_auxiliary_losses_are_added_and_named(model_folder: Path, batch: LearnerBatch) -> None:
+    def constant(inputs: LossInputs, params: Mapping[str, Any]) -> Tensor:
+        return inputs.policy_logprobs * 0 + 0.5
+
+    result = update(load_policy(ModelConfig(path=str(model_folder))), batch, objective(pull=constant))
+    assert result.loss_parts["pull"] == pytest.approx(0.5)
+    assert result.loss == pytest.approx(result.loss_parts["policy"] + 0.5)
+
+
+def weights(policy: Policy) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()])
+
+
+def test_log_probabilities_that_are_not_finite_stop_the_run(policy: Policy, batch: LearnerBatch) -> None:
+    with torch.no_grad():
+        policy.model.model.norm.weight[3] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"policy_logprobs are not finite at step 7, update 0: 12 of 12"):
+        update(policy, batch, objective())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_weights_move(policy: Policy, batch: LearnerBatch) -> None:
+    before = weights(policy)
+    batch.token_advantages[0, 0] = torch.inf
+    with pytest.raises(NonFiniteError, match="the policy loss is -inf at step 7"):
+        update(policy, batch, objective())
+    assert torch.equal(weights(policy), before)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_move(
+    policy: Policy, batch: LearnerBatch
+) -> None:
+    def steep(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
+        # The square root has no finite slope at 0.
+        loss = (inputs.policy_logprobs - inputs.policy_logprobs.detach()).abs().sqrt()
+        return PolicyLoss(loss, torch.ones_like(loss), torch.zeros_like(loss, dtype=torch.uint8), 0)
+
+    before = weights(policy)
+    with pytest.raises(NonFiniteError, match=r"the gradient of model\.embed_tokens\.weight is not finite at step 7"):
+        update(policy, batch, objective(steep))
+    assert torch.equal(weights(policy), before)
+
+
+def test_the_learning_rate_warms_up_to_its_peak() -> None:
+    config = OptimizerConfig(learning_rate=0.4, warmup_steps=4)
+    assert [learning_rate_at(config, step) for step in (0, 1, 3, 4, 100)] == pytest.approx([0.1, 0.2, 0.4, 0.4, 0.4])
+    assert math.isclose(learning_rate_at(OptimizerConfig(learning_rate=0.4), 0), 0.4)

@@ -1,0 +1,151 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from training.config import BUILTIN_MODEL, ConfigError, ModelConfig
+from training.policy import Policy, Tokens, entropy_of, load_policy
+
+PROMPTS = ["12+34=", "7*8=", "reverse abc="]
+
+
+def padded_tokens(policy: Policy, completions: list[list[int]], owner: list[int]) -> Tokens:
+    prompts = [policy.encode(text) for text in PROMPTS]
+    width, longest = max(map(len, prompts)), max(map(len, completions))
+    return Tokens(
+        torch.tensor([[0] * (width - len(ids)) + ids for ids in prompts]),
+        torch.tensor([[False] * (width - len(ids)) + [True] * len(ids) for ids in prompts]),
+        torch.tensor(owner),
+        torch.tensor([ids + [0] * (longest - len(ids)) for ids in completions]),
+        torch.tensor([[True] * len(ids) + [False] * (longest - len(ids)) for ids in completions]),
+    )
+
+
+def plain_logprobs(policy: Policy, prompt: list[int], completion: list[int], temperature: float) -> torch.Tensor:
+    """Log-probabilities over the vocabulary from one unpadded sequence, without a cache."""
+    logits = policy.model(input_ids=torch.tensor([prompt + completion])).logits[0]
+    return (logits[len(prompt) - 1 : -1] / temperature).log_softmax(-1)
+
+
+def test_score_equals_a_plain_forward_of_each_sequence(policy: Policy) -> None:
+    completions = [[21, 33, 1], [40], [5, 6, 7, 8, 1], [9, 1]]
+    owner = [0, 0, 1, 2]
+    scores = policy.score(padded_tokens(policy, completions, owner), temperature=0.7, with_entropy=True)
+    for row, (completion, prompt) in enumerate(zip(completions, owner, strict=True)):
+        plain = plain_logprobs(policy, policy.encode(PROMPTS[prompt]), completion, 0.7)
+        taken = plain[range(len(completion)), completion]
+        torch.testing.assert_close(scores.logprobs[row, : len(completion)], taken, atol=2e-5, rtol=0)
+        entropy = -(plain.exp() * plain).sum(-1)
+        torch.testing.assert_close(scores.entropy[row, : len(completion)], entropy, atol=2e-5, rtol=0)
+
+
+def test_score_has_the_gradient_of_plain_forwards(policy: Policy) -> None:
+    completions, owner = [[21, 33, 1], [40, 2], [5, 6, 7, 8, 1], [9, 1]], [0, 0, 1, 2]
+    tokens = padded_tokens(policy, completions, owner)
+    policy.score(tokens, temperature=1.0).logprobs[tokens.completion_mask].sum().backward()
+    shared = {name: parameter.grad.clone() for name, parameter in policy.model.named_parameters()}
+    policy.model.zero_grad()
+    for completion, prompt in zip(completions, owner, strict=True):
+        plain = plain_logprobs(policy, policy.encode(PROMPTS[prompt]), completion, 1.0)
+        plain[range(len(completion)), completion].sum().backward()
+    for name, parameter in policy.model.named_parameters():
+        torch.testing.assert_close(shared[name], parameter.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_rows_keep_only_what_they_need(policy: Policy) -> None:
+    tokens = padded_tokens(policy, [[21, 33, 1], [40], [5, 6, 7, 8, 1], [9, 1]], [0, 0, 1, 2])
+    part = tokens.rows(slice(1, 3))
+    assert part.owner.tolist() == [0, 1]
+    assert part.prompt_ids.tolist() == [policy.encode(PROMPTS[0]), [0, 0, *policy.encode(PROMPTS[1])]]
+    assert part.completion_mask.sum(dim=1).tolist() == [1, 5]
+
+
+def test_entropy_of_a_certain_token_is_zero() -> None:
+    assert entropy_of(torch.tensor([0.0, -torch.inf])).item() == 0
+    assert entropy_of(torch.tensor([0.5, 0.5]).log()).item() == pytest.approx(0.693147, abs=1e-6)
+
+
+@pytest.mark.parametrize("text", ["12+34=46", "a b\n~", "héllo ✓", "\x00\x7f", "<0x41>"])
+def test_every_text_survives_the_builtin_tokenizer(policy: Policy, text: str) -> None:
+    assert policy.decode(policy.encode(text)) == text.encode()
+
+
+def test_half_a_character_stays_bytes(policy: Policy) -> None:
+    assert policy.decode(policy.encode("é")[:1]) == b"\xc3"
+
+
+def test_decode_leaves_the_end_out(policy: Policy) -> None:
+    assert policy.decode([*policy.encode("46"), 1]) == b"46"
+    assert policy.decode([1]) == b""
+
+
+def test_the_builtin_model_is_about_a_million_parameters_in_at_most_4_megabytes() -> None:
+    builtin = load_policy(ModelConfig(path=BUILTIN_MODEL))
+    assert 0.8e6 < builtin.model.num_parameters() < 1.1e6
+    folder = Path(builtin.model.config.name_or_path)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 4_000_000
+
+
+def broken(model_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_folder, tmp_path / "broken"))
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("config.json", "no config.json"),
+        ("model.safetensors", "no model.safetensors or model.safetensors.index.json"),
+        ("tokenizer.json", "no tokenizer.json"),
+    ],
+)
+def test_a_folder_that_is_not_a_model_is_refused(model_folder: Path, tmp_path: Path, missing: str, said: str) -> None:
+    folder = broken(model_folder, tmp_path)
+    (folder / missing).unlink()
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_policy(ModelConfig(path=str(folder)))
+    assert refused.value.key == "model.path"
+
+
+@pytest.mark.parametrize("path", ["", "/no/such/folder", "gpt2", "a\x00b", "x" * 5000])
+def test_a_path_that_is_no_folder_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_policy(ModelConfig(path=path))
+    assert refused.value.key == "model.path"
+
+
+def test_cut_weights_are_refused(model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_policy(ModelConfig(path=str(folder)))
+
+
+def test_weights_that_lack_a_layer_are_refused(model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_policy(ModelConfig(path=str(folder)))
+
+
+def test_code_in_a_model_folder_is_never_run(model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    described = json.loads((folder / "config.json").read_text())
+    described |= {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
+    (folder / "config.json").write_text(json.dumps(described))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_policy(ModelConfig(path=str(folder)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_gpu_that_is_not_there_is_refused(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError) as refused:
+        load_policy(ModelConfig(path=str(model_folder), device="cuda"))
+    assert refused.value.key == "model.device"
