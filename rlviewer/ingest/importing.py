@@ -23,7 +23,7 @@ from rlviewer.ingest.preparing import prepare
 from rlviewer.ingest.prompts import update_trackers
 from rlviewer.ingest.services import store_prepared
 from rlviewer.ingest.validation import METRIC_LIMIT, SPLIT_LIMIT, short_text
-from rlviewer.lib.json import JsonError, loads
+from rlviewer.lib.json import JsonError, dumps, loads
 from rlviewer.lib.text import text_from_bytes
 from rlviewer.outbox.services import announce_run
 from rlviewer.runs.models import Attempt, Checkpoint, MetricChunk, Prompt, Run, RunState, Vocabulary
@@ -181,8 +181,8 @@ def _store(reader: ArchiveReader, batch: RolloutBatch) -> None:
         raise ArchiveError(f"{where}: {error}") from error
     for refusal in prepared.checked.refused:
         raise ArchiveError(f"{where}: rollout {refusal.row_index}: {refusal.reason}")
-    for note in prepared.checked.notes:
-        raise ArchiveError(f"{where}: {note['text']}")
+    if prepared.checked.events != dumps(header.events):
+        raise ArchiveError(f"{where}: {prepared.checked.events[-300:]}")
     if store_prepared(prepared, source=SOURCE, announces=False).parked:
         raise ArchiveError(f"{where}: the manifest names no such attempt")
 

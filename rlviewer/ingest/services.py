@@ -47,7 +47,7 @@ def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "", an
             known = ledger.known_outcome(header.batch_id)
             assert known is not None
             return known
-        step = steps.open_step(cursor, place, header, prepared.checked.notes)
+        step = steps.open_step(cursor, place, header, prepared.checked)
         prompt_ids = upsert_prompts(cursor, place.project_id, prepared.groups)
         earlier = {} if step.is_new else steps.earlier_groups(step.id)
         if reasons := _collisions(prepared, earlier, prompt_ids):

@@ -8,8 +8,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import QuerySet
 
 from rlviewer.ingest.statistics import Scores, group_statistics, step_statistics
-from rlviewer.ingest.validation import written_at
-from rlviewer.lib.json import dumps
+from rlviewer.ingest.validation import CheckedBatch, written_at
 from rlviewer.runs.models import Group, Rollout, StopReason, TokenChunk
 from training.records import BatchHeader
 
@@ -42,7 +41,7 @@ class EarlierGroup:
     numbers: set[int] = field(default_factory=set)
 
 
-def open_step(cursor: CursorWrapper, place: Place, header: BatchHeader, notes: list[dict[str, Any]]) -> OpenStep:
+def open_step(cursor: CursorWrapper, place: Place, header: BatchHeader, checked: CheckedBatch) -> OpenStep:
     """The step of a batch, made if it is new. Needs the run's row lock.
 
     The newest attempt that stored a step is current there, in whichever order the batches arrive.
@@ -81,8 +80,8 @@ def open_step(cursor: CursorWrapper, place: Place, header: BatchHeader, notes: l
         key
         | {
             "newest": is_newest,
-            "seconds": dumps(header.phase_seconds),
-            "events": dumps([*header.events, *notes]),
+            "seconds": checked.phase_seconds,
+            "events": checked.events,
             "written": written_at(header),
         },
     )

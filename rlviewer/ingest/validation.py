@@ -1,9 +1,11 @@
 """Which rows of a batch can be stored, and why the others cannot. Whole columns at a time; no database."""
 
 import functools
+import math
+import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlviewer.lib.json import JsonError, dumps, loads
+from rlviewer.lib.json import MAX_JSON_CHARS, JsonError, dumps, loads, storable
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.runs.tokens import list_lengths, token_lengths
 from training.records import (
@@ -34,6 +36,8 @@ SPAN_LIMITS = {"kind": 20, "name": 60, "version": 20}
 DROP_REASON_LIMIT = 60
 SPLIT_LIMIT = 40
 METRIC_LIMIT = 120
+EXTRA_NAME = re.compile(rf"{EXTRA_PREFIX}[A-Za-z0-9_]{{1,50}}")
+MAX_EXTRAS = 64
 # Largest value of the small per-token columns.
 TOKEN_LIMITS = {"loss_mask": 1, "clip_flag": len(CLIP_FLAGS) - 1, "origin": len(ORIGINS) - 1}
 GROUP_JSON = {"parameters": dict, "stratum_keys": None, "sampling": dict}
@@ -60,21 +64,20 @@ class CheckedBatch:
     spans: pa.Table  # `rollout` is a position in `rollouts`
     metrics: list[tuple[str, float]]
     refused: list[Refusal]
-    notes: list[dict[str, Any]]  # what was left out that is no rollout: {kind, text}
+    events: str  # JSON: the writer's, then what was left out that is no rollout: {kind, text}
+    phase_seconds: str  # JSON
 
     def without(self, reasons: dict[int, str]) -> "CheckedBatch":
         """The batch less the rollouts at these positions, which join the refused ones."""
         keep = np.setdiff1d(np.arange(self.rollouts.num_rows), np.array(sorted(reasons), dtype=np.int64))
         refused = [Refusal(int(self.row_indexes[position]), reason) for position, reason in reasons.items()]
-        return CheckedBatch(
-            self.rollouts.take(keep),
-            self.row_indexes[keep],
-            self.groups,
-            self.group_of[keep],
-            _spans_of(self.spans, keep, self.rollouts.num_rows),
-            self.metrics,
-            sorted([*self.refused, *refused], key=lambda refusal: refusal.row_index),
-            self.notes,
+        return replace(
+            self,
+            rollouts=self.rollouts.take(keep),
+            row_indexes=self.row_indexes[keep],
+            group_of=self.group_of[keep],
+            spans=_spans_of(self.spans, keep, self.rollouts.num_rows),
+            refused=sorted([*self.refused, *refused], key=lambda refusal: refusal.row_index),
         )
 
 
@@ -105,6 +108,12 @@ def check_header(header: BatchHeader) -> None:
     need(fits, f"split must be 1 to {SPLIT_LIMIT} printable characters", split)
     need(isinstance(header.source, str) and len(header.source) <= 40, "source must be a short text", header.source)
     need(isinstance(header.phase_seconds, dict), "phase_seconds must be an object", header.phase_seconds)
+    for name, seconds in header.phase_seconds.items():
+        need(
+            type(seconds) in (int, float) and math.isfinite(seconds),
+            f"phase_seconds of {name} must be a number",
+            seconds,
+        )
     need(isinstance(header.events, list), "events must be a list", header.events)
     try:
         uuid.UUID(header.batch_id), uuid.UUID(header.run_uid)
@@ -134,6 +143,7 @@ def check(batch: RolloutBatch) -> CheckedBatch:
             table.validate(full=True)
         except pa.ArrowException as error:
             raise RecordError(f"batch {batch.header.batch_id}: damaged table: {error}") from error
+    _check_extras(batch)
     rollouts = batch.rollouts.combine_chunks()
     reasons = _Reasons()
     notes: list[dict[str, Any]] = []
@@ -156,15 +166,39 @@ def check(batch: RolloutBatch) -> CheckedBatch:
     position = {row: i for i, row in enumerate(kept_groups)}
     in_order = len(keep) == rollouts.num_rows and bool((keep == np.arange(len(keep))).all())
     return CheckedBatch(
-        rollouts if in_order else rollouts.take(keep),
-        keep,
-        [groups[row] for row in kept_groups],
-        np.array([position[row] for row in group_rows[keep].tolist()], dtype=np.int64),
-        _spans_of(spans, keep, rollouts.num_rows),
-        _check_metrics(batch.metrics, notes),
-        [Refusal(row, reason) for row, reason in sorted(reasons.by_row.items())],
-        notes,
+        rollouts=rollouts if in_order else rollouts.take(keep),
+        row_indexes=keep,
+        groups=[groups[row] for row in kept_groups],
+        group_of=np.array([position[row] for row in group_rows[keep].tolist()], dtype=np.int64),
+        spans=_spans_of(spans, keep, rollouts.num_rows),
+        metrics=_check_metrics(batch.metrics, notes),
+        refused=[Refusal(row, reason) for row, reason in sorted(reasons.by_row.items())],
+        events=_header_json(batch.header, [*batch.header.events, *notes]),
+        phase_seconds=_header_json(batch.header, batch.header.phase_seconds),
     )
+
+
+def _header_json(header: BatchHeader, value: Any) -> str:
+    try:
+        text = dumps(storable(value))
+    except (JsonError, TypeError, RecursionError) as error:
+        raise RecordError(f"batch {header.batch_id}: events and phase_seconds must be plain JSON: {error}") from error
+    if len(text) > MAX_JSON_CHARS:
+        raise RecordError(f"batch {header.batch_id}: events or phase_seconds of {len(text)} characters")
+    return text
+
+
+def _check_extras(batch: RolloutBatch) -> None:
+    extras = [name for name in batch.rollouts.column_names if name.startswith(EXTRA_PREFIX)]
+    if len(extras) > MAX_EXTRAS:
+        raise RecordError(
+            f"batch {batch.header.batch_id}: {len(extras)} further per-token columns, the limit is {MAX_EXTRAS}"
+        )
+    for name in extras:
+        if not EXTRA_NAME.fullmatch(name):
+            raise RecordError(
+                f"batch {batch.header.batch_id}: per-token column {name[:80]!r} must match {EXTRA_NAME.pattern}"
+            )
 
 
 def _filled(column: pa.ChunkedArray, value: Any) -> npt.NDArray[Any]:
@@ -266,12 +300,19 @@ def _check_tokens(rollouts: pa.Table, lengths: npt.NDArray[np.int64], reasons: _
         flat = column.combine_chunks().flatten()
         ends = np.cumsum(own)
         if flat.null_count:
-            _refuse_tokens(flat.is_null().to_numpy(zero_copy_only=False), ends, reasons, f"{name} has a missing value")
+            _refuse_tokens(
+                flat.is_null().to_numpy(zero_copy_only=False), ends, reasons, name + " has a missing value at token"
+            )
         values = pc.fill_null(flat, 0).to_numpy() if flat.null_count else flat.to_numpy()
         if name in ("token_ids", "token_policy_version"):
-            _refuse_tokens(values < 0, ends, reasons, f"{name} has a negative value")
+            _refuse_tokens(values < 0, ends, reasons, f"{name} has a negative value at token")
         elif name in TOKEN_LIMITS:
-            _refuse_tokens(values > TOKEN_LIMITS[name], ends, reasons, f"{name} has a value over {TOKEN_LIMITS[name]}")
+            _refuse_tokens(
+                values > TOKEN_LIMITS[name],
+                ends,
+                reasons,
+                f"{name} has a value over {TOKEN_LIMITS[name]} at token",
+            )
 
 
 def _length_reason(name: str, own: Any, expected: Any, row: int) -> str:
@@ -279,14 +320,14 @@ def _length_reason(name: str, own: Any, expected: Any, row: int) -> str:
 
 
 def _refuse_tokens(bad: Mask, ends: npt.NDArray[np.int64], reasons: _Reasons, what: str) -> None:
-    """Refuse the rows that own a bad position of the flat column; `ends` are the rows' ends in it."""
+    """Refuse the rows that own a bad position of the flat column, whose rows end at `ends`; the place ends the reason."""
     positions = np.flatnonzero(bad)
     if not len(positions):
         return
     rows, first = np.unique(np.searchsorted(ends, positions, side="right"), return_index=True)
     for row, position in zip(rows.tolist(), positions[first].tolist(), strict=True):
         begin = int(ends[row - 1]) if row else 0
-        reasons.by_row.setdefault(row, f"{what} at token {position - begin}")
+        reasons.by_row.setdefault(row, f"{what} {position - begin}")
 
 
 def _check_details(rollouts: pa.Table, lengths: npt.NDArray[np.int64], reasons: _Reasons) -> None:
@@ -299,7 +340,7 @@ def _check_details(rollouts: pa.Table, lengths: npt.NDArray[np.int64], reasons: 
         flat, own = boundaries.combine_chunks().flatten(), list_lengths(boundaries)
         values = pc.fill_null(flat, -1).to_numpy()
         outside = (values < 0) | (values > np.repeat(lengths, own))
-        _refuse_tokens(outside, np.cumsum(own), reasons, "step_boundaries leave the tokens, in entry counted")
+        _refuse_tokens(outside, np.cumsum(own), reasons, "step_boundaries lie outside the tokens, at entry")
     branch = _filled(rollouts.column("branch_token"), 0)
     reasons.where((branch < 0) | (branch > lengths), lambda row: f"branch_token {branch[row]} lies outside the tokens")
     _check_each(rollouts, "drop_reason", lambda text: short_text(text, DROP_REASON_LIMIT, "drop_reason"), reasons)

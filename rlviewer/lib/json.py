@@ -51,6 +51,15 @@ def loads(text: str | bytes) -> Any:
         raise JsonError(f"JSON nested deeper than {MAX_JSON_DEPTH}") from None
     except ValueError as error:
         raise JsonError(f"not JSON: {error}") from error
+    return storable(value)
+
+
+def storable(value: Any) -> Any:
+    """`value` as jsonb and browsers accept it: NUL and lone surrogates in strings are escaped by `lib.text`.
+
+    Raises:
+        JsonError: nested too deep.
+    """
     return _storable(value, 0)
 
 
