@@ -35,7 +35,7 @@ def layout(*, x_title: str, y_title: str, **extra: Any) -> dict[str, Any]:
         "dragmode": "zoom",
         # Keeps zoom and hidden traces over a refresh.
         "uirevision": "keep",
-        "xaxis": axis(x_title),
+        "xaxis": axis(x_title, rangemode="nonnegative"),
         "yaxis": axis(y_title),
         **extra,
     }

@@ -61,7 +61,7 @@ def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "", an
         update_trackers(cursor, place.run_id, prepared.groups, prompt_ids)
         stored = prepared.checked.rollouts.num_rows
         steps.summarise_run(cursor, place.run_id, more_rollouts=stored, more_tokens=sampled)
-        news = {"step": header.step, "split": header.split, "attempt": header.attempt}
+        news = {"step": header.step, "split": header.split, "attempt": header.attempt, "rollouts": stored}
         if announces:
             announce_run(place.run_id, place.project_id, "step-stored", **news)
     return BatchOutcome(header.batch_id, prepared.batch.rollouts.num_rows, stored, len(prepared.checked.refused))

@@ -166,7 +166,9 @@ def rollout_raw(request: HttpRequest, rollout_id: int, what: str) -> HttpRespons
     if what == "prompt":
         data = bytes(rollout.group.prompt.text)
     elif what == "json":
-        data = dumps(stored_json(rollout)).encode()
+        # A key a line: readable, and a browser's parser, which rounds large numbers, need not lay it out.
+        lines = (f"{dumps(key)}: {dumps(value)}" for key, value in stored_json(rollout).items())
+        data = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
     else:
         packed, _ = packed_rollout(rollout)
         data = packed.completion if what == "text" else ids_text(packed)

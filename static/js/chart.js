@@ -112,12 +112,16 @@
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     if (!plot || !(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
     const { steps, rows } = table(figures[plot.dataset.figure]);
-    if (!steps.length) return;
+    const [from, to] = zoom() ?? [-Infinity, Infinity];
+    const first = steps.findIndex((step) => step >= from);
+    const last = steps.findLastIndex((step) => step <= to);
+    if (first < 0 || last < first) return;
     event.preventDefault();
-    const at = Math.max(0, Math.min(steps.length - 1, (cursors.get(plot) ?? steps.length) + moves[event.key]));
+    const at = Math.max(first, Math.min(last, (cursors.get(plot) ?? last + 1) + moves[event.key]));
     cursors.set(plot, at);
     Plotly.Fx.hover(plot, { xval: steps[at] }, "xy");
-    say.textContent = `step ${steps[at]}: ${rows[at].map(([name, value]) => `${name} ${value ?? "none"}`).join(", ")}`;
+    const told = rows[at].filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`);
+    say.textContent = `step ${steps[at]}: ${told.join(", ") || "no value"}`;
   });
 
   // ---- the same numbers as a table and as files
@@ -179,11 +183,13 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-chart-table], [data-chart-save]");
+    const button = event.target.closest("[data-chart-table], [data-chart-save], [data-chart-reset]");
     if (!button) return;
-    const plot = $(`[data-figure="${button.dataset.chartTable ?? button.dataset.of}"]`);
+    const plot = $(`[data-figure="${button.dataset.of}"]`);
     button.closest("details").open = false;
-    if (button.dataset.chartTable) toggleTable(plot); else save(plot, button.dataset.chartSave);
+    if ("chartTable" in button.dataset) toggleTable(plot);
+    else if ("chartReset" in button.dataset) Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": true });
+    else save(plot, button.dataset.chartSave);
   });
 
   function recolour() {

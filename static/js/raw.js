@@ -119,8 +119,7 @@
     pre.tabIndex = 0;
     pre.setAttribute("role", "region");
     pre.setAttribute("aria-label", { text: "Raw text", ids: "Token ids", json: "Everything stored, as JSON" }[what]);
-    const content = what === "json" && text.length < 200_000 ? JSON.stringify(JSON.parse(text), null, 1) : text;
-    for (const part of blocks(content)) {
+    for (const part of blocks(text)) {
       const block = document.createElement("div");
       block.className = "block";
       block.append(...nodes(part));

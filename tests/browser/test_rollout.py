@@ -26,7 +26,17 @@ HOSTILE = [
     b"<script>window.hacked = 1</script><img src=https://example.com/x onerror='window.hacked = 1'>",
     b'"><svg/onload="window.hacked=1">{{ 7*7 }}</script></pre>',
 ]
-PIECES = [b"<eos>", b"2", b"+", b" carry", b"\n", b"\xf0\x9f", b"\x00", "\u202e".encode(), b"<script>window.hacked=1</script>"]
+PIECES = [
+    b"<eos>",
+    b"2",
+    b"+",
+    b" carry",
+    b"\n",
+    b"\xf0\x9f",
+    b"\x00",
+    "\u202e".encode(),
+    b"<script>window.hacked=1</script>",
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +59,12 @@ def page(chromium: Browser, live_server: Any, alice: User) -> Iterator[Page]:
     errors: list[str] = []
     elsewhere: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda request: elsewhere.append(request.url) if not request.url.startswith((live_server.url, "data:", "blob:")) else None)
+    page.on(
+        "request",
+        lambda request: (
+            elsewhere.append(request.url) if not request.url.startswith((live_server.url, "data:", "blob:")) else None
+        ),
+    )
     page.goto("/sign-in/")
     page.fill("[name=username]", "alice")
     page.fill("[name=password]", PASSWORD)
@@ -156,7 +171,9 @@ def test_keys_move_through_tokens_fields_and_siblings(page: Page, rollouts: list
     page.keyboard.press("End")
     expect(page.locator("#inspector h2")).to_have_text("Token 5 of 6")
     page.keyboard.press("t")
-    expect(page).to_have_url(f"**/rollouts/{rollouts[1].pk}/?token=5&color=sampler_logprobs".replace("**", page.url.split("/rollouts")[0]))
+    expect(page).to_have_url(
+        f"**/rollouts/{rollouts[1].pk}/?token=5&color=sampler_logprobs".replace("**", page.url.split("/rollouts")[0])
+    )
     page.keyboard.press("n")
     page.wait_for_url(f"**/rollouts/{rollouts[2].pk}/?color=sampler_logprobs")
     expect(page.locator("#colour")).to_have_value("sampler_logprobs")
@@ -225,7 +242,12 @@ def test_hostile_text_is_shown_and_never_run(page: Page, run: Run, text: bytes) 
     for address in (f"/runs/{run.pk}/steps/train/0/", f"/runs/{run.pk}/rollouts/", f"/runs/{run.pk}/"):
         page.goto(address)
         expect(page.locator("main")).to_contain_text(PLAIN.get(text, ""))
-    assert page.evaluate("document.querySelectorAll('main script:not([type=\"application/json\"]), main img, main svg[onload]').length") == 0
+    assert (
+        page.evaluate(
+            "document.querySelectorAll('main script:not([type=\"application/json\"]), main img, main svg[onload]').length"
+        )
+        == 0
+    )
 
 
 PLAIN = {HOSTILE[0]: "⟨00⟩ nul and ⟨FF⟩⟨FE⟩ no UTF-8 ⟨ED⟩⟨A0⟩⟨80⟩", HOSTILE[1]: "⟨U+202E⟩abc⟨U+200B⟩"}
@@ -273,7 +295,11 @@ def test_pages_are_accessible_and_fit(page: Page, run: Run, rollouts: list[Rollo
     page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme=scheme)
     addresses = [f"/rollouts/{rollouts[1].pk}/?token=1&color=entropy", f"/rollouts/{rollouts[1].pk}/?view=text"]
-    addresses += [f"/rollouts/{rollouts[1].pk}/?color=loss_mask", f"/runs/{run.pk}/steps/train/0/", f"/runs/{run.pk}/rollouts/"]
+    addresses += [
+        f"/rollouts/{rollouts[1].pk}/?color=loss_mask",
+        f"/runs/{run.pk}/steps/train/0/",
+        f"/runs/{run.pk}/rollouts/",
+    ]
     addresses += [f"/runs/{run.pk}/?tab={tab}" for tab in ("overview", "steps", "evaluation", "config", "log")]
     for address in addresses:
         page.goto(address)

@@ -144,7 +144,7 @@ def test_steps_and_summaries(run: Run) -> None:
 
 def test_a_step_is_announced_to_the_run_and_its_project(run: Run) -> None:
     store_batch(make_batch(run, step=3), source="test")
-    payload = {"step": 3, "split": "train", "attempt": 1}
+    payload = {"step": 3, "split": "train", "attempt": 1, "rollouts": 16}
     assert list(Announcement.objects.order_by("topic").values_list("topic", "event", "payload")) == [
         (f"project:{run.project_id}", "step-stored", payload | {"run": run.pk}),
         (f"run:{run.pk}", "step-stored", payload),
