@@ -26,7 +26,8 @@ def copy_table(cursor: CursorWrapper, model: type[models.Model], table: pa.Table
         return
     text = io.BytesIO()
     pyarrow.csv.write_csv(table, text, pyarrow.csv.WriteOptions(include_header=False))
-    with cursor.copy(f"{_copy_into(model, table.column_names)} (FORMAT csv)") as copy:
+    # Django wraps the errors of its own calls only; COPY speaks to psycopg directly.
+    with cursor.db.wrap_database_errors, cursor.copy(f"{_copy_into(model, table.column_names)} (FORMAT csv)") as copy:
         copy.write(text.getbuffer())
 
 
@@ -34,7 +35,7 @@ def copy_binary(
     cursor: CursorWrapper, model: type[models.Model], columns: dict[str, str], rows: Iterable[Sequence[Any]]
 ) -> None:
     """Copy wide rows; `columns` gives each column's Postgres type. Bytes go as they are, not as hexadecimal text."""
-    with cursor.copy(f"{_copy_into(model, list(columns))} (FORMAT binary)") as copy:
+    with cursor.db.wrap_database_errors, cursor.copy(f"{_copy_into(model, list(columns))} (FORMAT binary)") as copy:
         copy.set_types(list(columns.values()))
         for row in rows:
             copy.write_row(row)

@@ -85,6 +85,9 @@ def _read(path: Path) -> _ReadFile | None:
         prepared = prepare(RolloutBatch.from_bytes(data, where=path.name))
     except RecordError as error:
         return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, str(error))
+    except Exception as error:
+        logger.exception("%s: a mistake in rlviewer; the batch is parked", path.name)
+        return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, f"{path.name}: {type(error).__name__}: {error}")
     # The file ends with the digest of everything before it, which has just been checked.
     return _ReadFile(prepared, data[-DIGEST_BYTES:].hex())
 

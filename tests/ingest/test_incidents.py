@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import IntegrityError, OperationalError, connection, connections
 
 from rlviewer.ingest import services
 from rlviewer.ingest.consistency import problems
@@ -208,7 +208,7 @@ def test_incident_D13_a_batch_is_stored_whole_or_not_at_all(run: Run, monkeypatc
         # The database itself refuses the 500th rollout.
         cursor.execute("ALTER TABLE runs_rollout ADD CONSTRAINT no_500 CHECK (NOT (policy_version = 500))")
     versions = [500 if row == 500 else 0 for row in range(1000)]
-    with pytest.raises(Exception, match="no_500"):
+    with pytest.raises(IntegrityError, match="no_500"):
         store_batch(make_batch(run, groups=125, group_size=8, tokens=2, policy_version=versions), source="test")
     assert (Rollout.objects.count(), Batch.objects.count()) == (0, 0)
     assert store_batch(batch, source="test").stored == 1000
