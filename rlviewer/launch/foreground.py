@@ -1,6 +1,7 @@
 """Train a run in a terminal, stored like any other: the command holds the lease itself."""
 
 import contextlib
+import logging
 import signal
 import threading
 import time
@@ -26,6 +27,8 @@ def train_in_foreground(project: Project, config: RunConfig, *, out: TextIO) -> 
     Raises:
         ConfigError: the configuration cannot run.
     """
+    # What a worker writes into its log would tear the bar apart.
+    logging.getLogger("rlviewer.launch").setLevel(logging.WARNING)
     run = launch_run(None, project, config, queue=FOREGROUND)
     bar = ProgressBar(run, out)
     with interrupting_signals() as interrupted:
@@ -82,7 +85,7 @@ class ProgressBar:
         now = time.monotonic()
         if self._first_step is None and status.state != "starting":
             self._first_step, self._started = status.step, now
-        is_due = self._is_terminal or now >= self._next_line or status.step == status.steps
+        is_due = self._is_terminal or now >= self._next_line or status.state == "finished"
         if is_due and (status.step, status.phase) != self._shown:
             self._shown, self._next_line = (status.step, status.phase), now + LINE_SECONDS
             line = self._line(status)

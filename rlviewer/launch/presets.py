@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset] = {
     "demo": Preset(
         title="Watch a model learn",
         summary="A model of a million parameters learns addition with GRPO, in about four minutes on two CPU cores.",
-        config=tomllib.loads(DEMO_FILE.read_text(encoding="utf-8")) if DEMO_FILE.exists() else {},
+        config=tomllib.loads(DEMO_FILE.read_text(encoding="utf-8")),
     ),
     "short": Preset(
         title="A first look",

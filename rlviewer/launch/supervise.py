@@ -223,7 +223,10 @@ class _Supervision:
         while True:
             try:
                 verdict = finish_attempt(self.attempt_id, self.fence, ending, self.status, host=self.host)
-                log.info("attempt %s: %s", self.attempt_id, verdict or "its lease is gone; another speaks for the run")
+                if verdict is None:
+                    log.warning("attempt %s: its lease is gone; another attempt speaks for the run", self.attempt_id)
+                else:
+                    log.info("attempt %s: %s %s", self.attempt_id, verdict.state, verdict.reason)
                 return verdict
             except DATABASE_AWAY as error:
                 self._database_away(error)

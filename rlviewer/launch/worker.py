@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import threading
 import time
 from typing import Any
@@ -15,7 +14,6 @@ SWEEP_SECONDS = 5.0
 # Announcements that an idle worker lets pass before it takes itself for deaf; one is made every 10 s.
 DEAF_AFTER = 3
 DEAF_EXIT_CODE = 75
-DEAF_GRACE_SECONDS = 15.0
 
 # Set when the worker is told to end; the trainer then stops at its next step.
 interrupted = threading.Event()
@@ -48,14 +46,9 @@ def _sweep_until_interrupted(queues: list[str]) -> None:
             unheard.append(time.monotonic())
         unheard = [at for at in unheard if at > _last_delivery]
         if len(unheard) > DEAF_AFTER and sweeper.is_idle:
-            _end_deaf()
+            # Consumers that never come back after a lost broker are an old trouble; a fresh process has none.
+            log.error("work was announced %s times and never arrived here; ending, to be started again", len(unheard))
+            sweeper.say_goodbye()
+            os._exit(DEAF_EXIT_CODE)
         interrupted.wait(SWEEP_SECONDS)
     sweeper.say_goodbye()
-
-
-def _end_deaf() -> None:
-    """Consumers that never come back after a lost broker are an old trouble; a fresh process has none."""
-    log.error("work was announced %s times and never arrived here; ending so that I am started again", DEAF_AFTER + 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(DEAF_GRACE_SECONDS)
-    os._exit(DEAF_EXIT_CODE)

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import redis
-from django.db import connection
 
 from rlviewer.accounts.models import Project
 from rlviewer.celery import app
@@ -54,15 +52,14 @@ class Broker:
 class Workers:
     """Workers as a supervisor starts them, and what a test asks of them."""
 
-    def __init__(self, folder: Path, home: Path, broker: Broker, project: Project) -> None:
+    def __init__(self, folder: Path, home: Path, broker: Broker, database_url: str, project: Project) -> None:
         self.folder = folder
         self.broker = broker
         self.project = project
         self.processes: list[subprocess.Popen[bytes]] = []
-        database = connection.settings_dict
         self.environment = {
             **os.environ,
-            "DATABASE_URL": f"postgresql://{database['USER']}@/{database['NAME']}?host={quote(database['HOST'], safe='')}",
+            "DATABASE_URL": database_url,
             "REDIS_URL": broker.url,
             "RLVIEWER_HOME": str(home),
             "RLVIEWER_VISIBILITY_TIMEOUT_SECONDS": "5",
@@ -145,14 +142,19 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def workers(
-    transactional_db: None, tmp_path: Path, settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    transactional_db: None,
+    tmp_path: Path,
+    settings: Any,
+    broker: Broker,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Workers]:
     home = tmp_path / "home"
     home.mkdir()
     settings.HOME = home
     monkeypatch.setitem(app.conf, "broker_url", broker.url)
     forget_broker()
-    workers = Workers(tmp_path, home, broker, make_project(admin=make_user("alice")))
+    workers = Workers(tmp_path, home, broker, database_url, make_project(admin=make_user("alice")))
     yield workers
     workers.stop()
     forget_broker()

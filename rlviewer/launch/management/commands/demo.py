@@ -3,6 +3,7 @@
 import sys
 import time
 from argparse import ArgumentParser
+from dataclasses import replace
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -31,6 +32,9 @@ class Command(BaseCommand):
         started = time.monotonic()
         try:
             config = PRESETS["demo"].run_config(**{k: v for k, v in changes.items() if v is not None})
+            # A shortened demo must not be refused for a warm-up that it would not outlive.
+            warmup = min(config.optimizer.warmup_steps, config.steps)
+            config = replace(config, optimizer=replace(config.optimizer, warmup_steps=warmup))
             with attached(redis=False):
                 run = train_in_foreground(project_called("Demo"), config, out=sys.stderr)
         except ConfigError as error:
