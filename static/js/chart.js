@@ -1,6 +1,7 @@
 // Draws the figures that Python made: [data-figure=KEY] shows figure KEY of #figures. One step cursor and one zoom for all.
 (() => {
   "use strict";
+  delete document.head.appendChild; // set by plotly_before.js
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", scrollZoom: false };
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];

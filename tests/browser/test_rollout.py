@@ -1,24 +1,21 @@
 """A rollout's page in the system's Chromium: colours, hovering, keys, and texts that would like to be scripts."""
 
 import hashlib
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from rlviewer.accounts.models import Project, User
 from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Rollout, Run, Vocabulary
-from tests.factories import PASSWORD, make_batch, make_run
+from tests.factories import make_batch, make_run
 from training import vocabulary
 from training.records import TOKEN_COLUMNS
 
-AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
 NAN, INF = float("nan"), float("inf")
 HOSTILE = [
     b"\x00 nul and \xff\xfe no UTF-8 \xed\xa0\x80",
@@ -39,41 +36,16 @@ PIECES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    # Playwright keeps an event loop in this thread, which makes Django refuse plain queries in the test itself.
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield browser
-        browser.close()
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-
-
 @pytest.fixture
-def page(chromium: Browser, live_server: Any, alice: User) -> Iterator[Page]:
-    """Signed in as alice. Any script error and any request to another origin fails the test."""
-    context = chromium.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    errors: list[str] = []
-    elsewhere: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            elsewhere.append(request.url) if not request.url.startswith((live_server.url, "data:", "blob:")) else None
-        ),
-    )
-    page.goto("/sign-in/")
-    page.fill("[name=username]", "alice")
-    page.fill("[name=password]", PASSWORD)
-    page.press("[name=password]", "Enter")
-    page.wait_for_url("**/")
+def page(page: Page, live_app: str, alice: User, sign_in: Callable[[User], None]) -> Iterator[Page]:
+    """Signed in as alice. Any request to another origin and any script that a text brought along fails the test."""
+    sign_in(alice)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     yield page
-    assert errors == [] and elsewhere == []
+    assert [url for url in asked if not url.startswith((live_app, "data:", "blob:"))] == []
     assert page.evaluate("window.hacked") is None
-    context.close()
 
 
 @pytest.fixture
@@ -291,7 +263,9 @@ def test_a_large_rollout_stays_usable(page: Page, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_pages_are_accessible_and_fit(page: Page, run: Run, rollouts: list[Rollout], width: int, scheme: Any) -> None:
+def test_pages_are_accessible_and_fit(
+    page: Page, run: Run, rollouts: list[Rollout], violations: Callable[[Page], list[str]], width: int, scheme: Any
+) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme=scheme)
     addresses = [f"/rollouts/{rollouts[1].pk}/?token=1&color=entropy", f"/rollouts/{rollouts[1].pk}/?view=text"]
@@ -305,8 +279,4 @@ def test_pages_are_accessible_and_fit(page: Page, run: Run, rollouts: list[Rollo
         page.goto(address)
         page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
-        # Through the protocol, so that the page's own policy stays as strict as it is.
-        page.evaluate(AXE.read_text())
-        broken = page.evaluate("axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa'] }).then(r => r.violations)")
-        words = [(rule["id"], [node["target"] for node in rule["nodes"]][:5]) for rule in broken]
-        assert not words, f"{address} at {width}: {json.dumps(words)}"
+        assert violations(page) == [], address
