@@ -27,12 +27,17 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "rlviewer.settings")
     import django
     from django.core.management import call_command
+    from django.db import connection
 
     django.setup()
     from rlviewer.embedded.database import wait_until_it_answers
 
     wait_until_it_answers(seconds=CONNECT_SECONDS)
-    call_command("migrate", interactive=False, verbosity=0)
+    with connection.cursor() as cursor:
+        # Migrations may be repeated, so only the last commit, the admin's, waits for the disk.
+        cursor.execute("SET synchronous_commit = off")
+        call_command("migrate", interactive=False, verbosity=0)
+        cursor.execute("SET synchronous_commit = on")
     sys.stdout.write(json.dumps(add_first_admin()) + "\n")
 
 

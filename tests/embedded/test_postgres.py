@@ -15,7 +15,7 @@ import pytest
 from rlviewer.embedded import paths
 from rlviewer.embedded.folders import Account, FolderError, make_home, server_account
 from rlviewer.embedded.postgres import Postgres
-from rlviewer.embedded.processes import EmbeddedError
+from rlviewer.embedded.processes import EmbeddedError, spawn
 from rlviewer.embedded.redis import Redis
 from tests.embedded.conftest import ROOT, processes_of, wait_until
 
@@ -69,15 +69,21 @@ def refusal(home: Path) -> str:
 
 
 def test_locks_of_a_power_loss_are_forgotten_even_when_their_process_id_is_taken(home: Path) -> None:
-    with serving(home):
-        pass
+    with serving(home) as postgres:
+        # Postgres itself takes a live process of its own user for the server that the file speaks of.
+        other = spawn(["/bin/sleep", "60"], account=postgres.account)
     sockets = paths.postgres_sockets(home)
-    (home / "postgres" / "postmaster.pid").write_text(f"{os.getppid()}\n{home}/postgres\n1\n5432\n{sockets}\n\n")
-    (sockets / ".s.PGSQL.5432.lock").write_text(f"{os.getppid()}\n{home}/postgres\n1\n5432\n{sockets}\n\n")
+    lock = f"{other.pid}\n{home}/postgres\n1\n5432\n{sockets}\n\n"
+    (home / "postgres" / "postmaster.pid").write_text(lock)
+    (sockets / ".s.PGSQL.5432.lock").write_text(lock)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(sockets / ".s.PGSQL.5432"))
-    with serving(home):
-        assert ask(home, "SELECT 1") == 1
+    try:
+        with serving(home):
+            assert ask(home, "SELECT 1") == 1
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_half_made_database_is_made_again(home: Path) -> None:
