@@ -7,6 +7,7 @@
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
   let figures = {};
   const drawn = new WeakMap(); // plot -> what it shows, to leave alone what did not change
+  const ready = new WeakSet(); // plots that plotly has finished drawing once
   const cursors = new WeakMap(); // plot -> place of the keyboard's cursor
 
   // ---- colours: a figure names CSS, plotly needs numbers
@@ -43,7 +44,7 @@
     return Number.isFinite(from) && Number.isFinite(to) && to > from ? [from, to] : null;
   };
 
-  function draw(plot) {
+  async function draw(plot) {
     const figure = figures[plot.dataset.figure];
     if (!figure) return;
     const key = JSON.stringify([figure, document.documentElement.dataset.theme, matchMedia("(prefers-color-scheme: dark)").matches]);
@@ -52,8 +53,9 @@
     drawn.set(plot, key);
     const { data, layout } = coloured(figure);
     if (first && zoom()) layout.xaxis = { ...layout.xaxis, range: zoom(), autorange: false };
-    Plotly.react(plot, data, layout, CONFIG);
+    await Plotly.react(plot, data, layout, CONFIG);
     if (first) {
+      ready.add(plot);
       plot.on("plotly_hover", (event) => share(plot, event.points[0].x));
       plot.on("plotly_unhover", () => unshare(plot));
       plot.on("plotly_relayout", (change) => shareZoom(plot, change));
@@ -73,7 +75,7 @@
 
   // ---- one cursor
   let sharing = false;
-  const others = (plot) => $$("[data-figure]").filter((other) => other !== plot && other.isSeen && drawn.has(other));
+  const others = (plot) => $$("[data-figure]").filter((other) => other !== plot && other.isSeen && ready.has(other));
   function share(plot, step) {
     if (sharing) return;
     sharing = true;
@@ -99,7 +101,7 @@
     history.replaceState(history.state, "", address);
     zooming = true;
     const update = range ? { "xaxis.range": range, "xaxis.autorange": false } : { "xaxis.autorange": true };
-    await Promise.all($$("[data-figure]").filter((other) => other !== plot && drawn.has(other)).map((other) => Plotly.relayout(other, update)));
+    await Promise.all($$("[data-figure]").filter((other) => other !== plot && ready.has(other)).map((other) => Plotly.relayout(other, update)));
     zooming = false;
   }
 
@@ -108,7 +110,7 @@
   say.className = "visually-hidden";
   say.setAttribute("aria-live", "polite");
   document.body.append(say);
-  document.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", async (event) => {
     const plot = event.target.closest?.("[data-figure]");
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     if (!plot || !(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -120,6 +122,8 @@
     event.preventDefault();
     const at = Math.max(first, Math.min(last, (cursors.get(plot) ?? last + 1) + moves[event.key]));
     cursors.set(plot, at);
+    await draw(plot);
+    if (!ready.has(plot)) return;
     Plotly.Fx.hover(plot, { xval: steps[at] }, "xy");
     const told = rows[at].filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`);
     say.textContent = `step ${steps[at]}: ${told.join(", ") || "no value"}`;
