@@ -1,7 +1,7 @@
 """Full-text search of completions. The index is built after the rollouts are stored, and its lag is known."""
 
 import logging
-from dataclasses import dataclass
+import time
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import OperationalError, connection, transaction
@@ -12,6 +12,7 @@ from psycopg.errors import ProgramLimitExceeded
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.runs.models import Rollout, Run, TokenChunk
 from rlviewer.runs.tokens import unpack_chunk
+from rlviewer.search.lag import PENDING
 from rlviewer.search.models import RolloutText
 
 logger = logging.getLogger(__name__)
@@ -19,21 +20,6 @@ logger = logging.getLogger(__name__)
 # Postgres keeps at most 1 MB of words a text. Ordinary writing of this many characters stays far below; text that does
 # not (long hyphenated words of rare characters) is halved until it fits.
 TEXT_CHARS = 200_000
-
-# Steps that hold rollouts whose texts are not indexed yet.
-PENDING = """
-    FROM runs_step s LEFT JOIN search_indexedstep i ON i.step_id = s.id
-    WHERE s.rollout_count > coalesce(i.rollout_count, 0)
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchLag:
-    """What is stored and cannot be found by its words yet."""
-
-    steps: int
-    rollouts: int
-    seconds: float  # since the oldest of these steps was stored
 
 
 def search_rollouts(run: Run, words: str) -> QuerySet[Rollout]:
@@ -44,22 +30,20 @@ def search_rollouts(run: Run, words: str) -> QuerySet[Rollout]:
     return Rollout.objects.filter(run_id=run.pk, pk__in=texts.values("rollout"))
 
 
-def search_lag() -> SearchLag:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), coalesce(sum(s.rollout_count - coalesce(i.rollout_count, 0)), 0),"  # noqa: S608 (a constant)
-            " coalesce(extract(epoch FROM now() - min(s.stored_at)), 0)" + PENDING
-        )
-        steps, rollouts, seconds = cursor.fetchone()
-    return SearchLag(steps, int(rollouts), float(seconds))
+def index_pending(limit: int = 50, *, seconds: float = 5.0) -> int:
+    """Index the texts of up to `limit` steps, oldest first, a transaction each; returns how many were done.
 
-
-def index_pending(limit: int = 50) -> int:
-    """Index the texts of up to `limit` steps, oldest first, a transaction each; returns how many were done."""
+    No step is begun after `seconds`, so that a caller with other duties gets back to them.
+    """
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT s.id {PENDING} ORDER BY s.id LIMIT %s", [limit])
         step_ids = [row[0] for row in cursor.fetchall()]
-    return sum(_index_step(step_id) for step_id in step_ids)
+    deadline, done = time.monotonic() + seconds, 0
+    for step_id in step_ids:
+        if time.monotonic() > deadline:
+            break
+        done += _index_step(step_id)
+    return done
 
 
 def _index_step(step_id: int) -> bool:

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("search", "0002_compress_short_texts"),
+        ("search", "0002_keep_texts_in_their_rows"),
     ]
 
     operations = [
