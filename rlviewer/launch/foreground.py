@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from django.db import connection
+
 from rlviewer.accounts.models import Project
 from rlviewer.launch import supervise
 from rlviewer.launch.services import FOREGROUND, launch_run
@@ -101,7 +103,10 @@ class ProgressBar:
         steps = max(status.steps, 1)
         filled = BAR_WIDTH * status.step // steps
         parts = [f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {status.step}/{status.steps} steps"]
-        self._run.refresh_from_db(fields=["latest_reward", "base_pass", "latest_pass"])
+        try:
+            self._run.refresh_from_db(fields=["latest_reward", "base_pass", "latest_pass"])
+        except supervise.DATABASE_AWAY:
+            connection.close()  # the numbers of the line before will do
         if self._run.latest_reward is not None:
             parts.append(f"reward {self._run.latest_reward:.2f}")
         if self._run.base_pass is not None and self._run.latest_pass is not None:

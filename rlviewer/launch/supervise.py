@@ -106,12 +106,16 @@ class _Supervision:
         self.freeze = FreezeWatch(self.trainer.pid)
         drainer = Drainer(self.folder.root)
         drainer.start()
+        failure = ""
         try:
             while not self.trainer.has_exited():
                 self._tick()
                 time.sleep(POLL_SECONDS)
+        except Exception as error:
+            log.exception("attempt %s: supervision failed, ending its trainer", self.attempt_id)
+            failure = f"its worker failed ({type(error).__name__}: {error})"
         finally:
-            # Also when a tick fails: no trainer outlives its supervision.
+            # Also when this process is told to exit: no trainer outlives its supervision.
             self.trainer.signal_group(signal.SIGKILL)
             code = self.trainer.reap()
             note.remove()
@@ -124,6 +128,7 @@ class _Supervision:
             frozen=self.frozen,
             out_of_grace=self.out_of_grace,
             out_of_memory=hosts.oom_kills() > oom_kills >= 0,
+            worker_died=failure,
             interruption=self.interruption if self.interrupted.is_set() else "",
             last_words=self.folder.last_words(),
         )

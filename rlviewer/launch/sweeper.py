@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS = 10
 HOUSEKEEPING_SECONDS = 30.0
+# Texts of this many steps are indexed in one sweep; a sweep must stay short.
+STEPS_AT_A_TIME = 50
 SWEEPER_LOCK = 0x726C76  # an advisory lock of Postgres
 
 
@@ -44,6 +46,9 @@ class Sweeper:
                 self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
             repairs.mend(with_spools=is_housekeeping)
             keep_house(with_pruning=is_housekeeping)
+            index_texts()
+            if is_housekeeping:
+                adopt_orphans()
             return self.is_idle and announce_queued(self.queues)
         except (OperationalError, InterfaceError) as error:
             log.warning("sweep put off, database away: %s", error)
@@ -105,6 +110,34 @@ def keep_house(*, with_pruning: bool) -> None:
         if with_pruning:
             outbox.prune()
             cursor.execute("DELETE FROM launch_worker WHERE seen_at < now() - interval '1 day'")
+
+
+def index_texts() -> None:
+    """Make new completions searchable."""
+    if _exists(
+        "FROM runs_step s LEFT JOIN search_indexedstep i ON i.step_id = s.id"
+        " WHERE s.rollout_count > coalesce(i.rollout_count, 0)"
+    ):
+        # Loads numpy, 40 MB that a worker with nothing to read does without.
+        from rlviewer.search.services import index_pending
+
+        index_pending(STEPS_AT_A_TIME)
+
+
+def adopt_orphans() -> None:
+    """Store batches that came before their run was known, now that it is."""
+    if _exists("FROM ingest_parkedbatch p JOIN runs_run r ON r.uid = p.run_uid"):
+        from rlviewer.ingest.models import ParkedBatch
+        from rlviewer.ingest.services import adopt_parked
+
+        for run in Run.objects.filter(uid__in=ParkedBatch.objects.values("run_uid")):
+            adopt_parked(run)
+
+
+def _exists(rows: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT EXISTS (SELECT {rows})")
+        return bool(cursor.fetchone()[0])
 
 
 def mark_silent() -> None:
