@@ -115,7 +115,9 @@ def round_in_the_stack(stack: Stack, number: int, steps: int) -> tuple[list[floa
             wait_for_end(database, run_id)
         if page.looks == 0:
             raise RuntimeError("the open page never heard of a step, so nothing was measured")
-        return (points(database, run_id, "seconds_step"), points(database, run_id, "seconds_record"))
+        seconds, recording = points(database, run_id, "seconds_step"), points(database, run_id, "seconds_record")
+    counted = range(SKIPPED, max(recording) + 1)
+    return [seconds[step] for step in counted], [recording[step] for step in counted]
 
 
 def wait_for_end(database: psycopg.Connection[Any], run_id: int) -> None:
@@ -129,11 +131,13 @@ def wait_for_end(database: psycopg.Connection[Any], run_id: int) -> None:
         time.sleep(0.5)
 
 
-def points(database: psycopg.Connection[Any], run_id: int, name: str) -> list[float]:
+def points(database: psycopg.Connection[Any], run_id: int, name: str) -> dict[int, float]:
+    """Value of each training step. An evaluation before step n has the same number and comes first."""
     rows = database.execute(
-        "SELECT values FROM runs_metricchunk WHERE run_id = %s AND name = %s ORDER BY attempt_id, part", [run_id, name]
+        "SELECT steps, values FROM runs_metricchunk WHERE run_id = %s AND name = %s ORDER BY attempt_id, part",
+        [run_id, name],
     ).fetchall()
-    return [value for (values,) in rows for value in values][SKIPPED:]
+    return {step: value for steps, values in rows for step, value in zip(steps, values, strict=True)}
 
 
 def session_of_the_admin(environment: dict[str, str]) -> str:

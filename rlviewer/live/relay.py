@@ -182,6 +182,8 @@ class Relay:
     async def _check(self, database: psycopg.AsyncConnection) -> None:
         """Close the sockets of everybody who signed out, was signed out, was deactivated or left the project."""
         mailboxes = [mailbox for boxes in self._mailboxes.values() for mailbox in boxes]
+        if not mailboxes:
+            return  # the last one left while we were reading
         columns = [list(column) for column in zip(*(mailbox.identity for mailbox in mailboxes), strict=True)]
         cursor = await database.execute(ALLOWED_SQL, columns)
         allowed = allowed_identities(await cursor.fetchall())

@@ -177,7 +177,7 @@ def run_burst(web: WebServer, team: Project, *, events: int, clients: int, paylo
                 await asyncio.to_thread(is_written.wait)
             newest = 0
             while newest < events:
-                frame = json.loads(await asyncio.wait_for(page.recv(), 20))
+                frame = json.loads(await asyncio.wait_for(page.recv(), 60))
                 newest = frame["seq"]
                 heard["refetches" if frame["event"] == "refetch" else "seqs"].append(newest)
         return heard
@@ -194,7 +194,7 @@ def run_burst(web: WebServer, team: Project, *, events: int, clients: int, paylo
         for _ in range(events):
             say(topic, "step-stored", filler="x" * payload_bytes)
         is_written.set()
-        thread.join(60)
+        thread.join(600)
     assert results, "somebody never caught up"
     assert current_seq(topic) == events
     return results[0]
@@ -208,12 +208,18 @@ def check_burst(heard: dict[str, Any]) -> None:
     assert set(range(newest_refetch + 1, last + 1)) <= set(heard["seqs"])
 
 
-def test_incident_r1_burst_with_slow_clients_loses_nothing(web: WebServer, team: Project) -> None:
-    everybody = run_burst(web, team, events=800, clients=20, payload_bytes=12_000)
+@pytest.mark.parametrize(("events", "clients"), [
+    (800, 20),
+    pytest.param(10_000, 100, marks=pytest.mark.torture),
+])  # fmt: skip
+def test_incident_r1_burst_with_slow_clients_loses_nothing(
+    web: WebServer, team: Project, events: int, clients: int
+) -> None:
+    everybody = run_burst(web, team, events=events, clients=clients, payload_bytes=12_000)
     for heard in everybody:
         check_burst(heard)
     # The sleepers' frames did not pile up in the server: they were told to refetch instead.
-    assert all(len(heard["seqs"]) < 800 and heard["refetches"] for heard in everybody if heard["slow"])
+    assert all(len(heard["seqs"]) < events and heard["refetches"] for heard in everybody if heard["slow"])
 
 
 @pytest.mark.parametrize("origin", [
@@ -327,10 +333,11 @@ async def ask_as_everybody(
         return await asyncio.gather(*(ask(names[i % len(names)]) for i in range(requests)))
 
 
-def test_incident_r5_every_answer_goes_to_its_asker(web: WebServer, team: Project) -> None:
+@pytest.mark.parametrize("requests", [300, pytest.param(5000, marks=pytest.mark.torture)])
+def test_incident_r5_every_answer_goes_to_its_asker(web: WebServer, team: Project, requests: int) -> None:
     tokens = {name: ApiToken.issue(make_user(name), "test")[1] for name in ("dora", "emil", "frida", "gus")}
-    answers = asyncio.run(ask_as_everybody(web, tokens, requests=300, at_once=40))
-    assert len(answers) == 300
+    answers = asyncio.run(ask_as_everybody(web, tokens, requests=requests, at_once=40))
+    assert len(answers) == requests
     assert all(asked == answered for asked, answered in answers)
 
 
@@ -343,12 +350,20 @@ def connections_of(*applications: str) -> int:
         return cursor.fetchone()[0]
 
 
-def test_incident_r6_connections_to_postgres_stay_few(web: WebServer, team: Project) -> None:
+@pytest.mark.parametrize(("sockets", "requests"), [
+    (60, 60),
+    pytest.param(500, 200, marks=pytest.mark.torture),
+])  # fmt: skip
+def test_incident_r6_connections_to_postgres_stay_few(
+    web: WebServer, team: Project, sockets: int, requests: int
+) -> None:
     cookie, tokens = cookie_of(user("bob")), {"alice": ApiToken.issue(user("alice"), "test")[1]}
     most = 0
-    pages = [web.open(f"/ws/projects/{team.pk}/", cookie) for _ in range(60)]
+    pages = [web.open(f"/ws/projects/{team.pk}/", cookie) for _ in range(sockets)]
     assert all(hear(page)["event"] == "hello" for page in pages)
-    asking = threading.Thread(target=lambda: asyncio.run(ask_as_everybody(web, tokens, requests=120, at_once=60)))
+    asking = threading.Thread(
+        target=lambda: asyncio.run(ask_as_everybody(web, tokens, requests=2 * requests, at_once=requests))
+    )
     asking.start()
     while asking.is_alive():
         most = max(most, connections_of(APPLICATION, RELAY))

@@ -189,11 +189,12 @@ def test_metrics_by_name_page_by_page(api: Client, run: Run) -> None:
 # Rollouts
 
 
-def test_incident_d16_every_rollout_is_reached_by_key(api: Client, run: Run) -> None:
-    for step in range(11):
+@pytest.mark.parametrize("steps", [11, pytest.param(110, marks=pytest.mark.torture)])
+def test_incident_d16_every_rollout_is_reached_by_key(api: Client, run: Run, steps: int) -> None:
+    for step in range(steps):
         store_batch(make_batch(run, step=step, groups=13, group_size=7, tokens=2), source="test")
     wanted = list(Rollout.objects.filter(run_id=run.pk).order_by("pk").values_list("pk", flat=True))
-    assert len(wanted) == 1001
+    assert len(wanted) == 91 * steps
     assert [r["id"] for r in walk(api, f"/runs/{run.pk}/rollouts", limit=100)] == wanted
     reached, after = [], 0
     while after is not None:
