@@ -100,7 +100,17 @@ def tab_context(request: HttpRequest, run: Run, tab: str, series: dict[str, Any]
         return {"evaluation": evaluation_page(run, series)}
     if tab == "log":
         return log_context(request, run)
-    return {"config_json": json.dumps(run.config, indent=2, ensure_ascii=False)}
+    parts = [(hook, part_words(part)) for hook, part in run.plugins.items()]
+    return {"config_json": json.dumps(run.config, indent=2, ensure_ascii=False), "parts": parts}
+
+
+def part_words(part: Any) -> str:
+    """A part of the algorithm as its source names it: a name, several, or a name with its version."""
+    if isinstance(part, list):
+        return ", ".join(map(part_words, part))
+    if isinstance(part, dict) and "name" in part:
+        return " ".join(str(part[key]) for key in ("name", "version") if part.get(key))
+    return str(part)
 
 
 def log_context(request: HttpRequest, run: Run) -> dict[str, Any]:

@@ -104,7 +104,7 @@
     if (source === "characters") return data.pieces.by_place[i] ?? "";
     return null;
   }
-  const SPECIAL = /^(<\|[^|]*\|>|<[A-Za-z_/]{1,24}>|\[[A-Z]{2,12}\])$/;
+  const SPECIAL = /^(<\|[^|]*\|>|<\/?[A-Za-z_]{1,24}>|\[[A-Z]{2,12}\])$/;
   let allSpaces = false;
   function fill(span, i) {
     const text = piece(i);
@@ -431,7 +431,7 @@
   const NOTES = {
     characters: "This run recorded no vocabulary. There are as many characters as tokens, so each token is shown as one character: a guess.",
     none: "This run recorded no vocabulary: tokens are shown by their ids. The text is under “Text”.",
-    unjoined: "The tokens' texts joined are not exactly the stored completion: its decoder left something out, such as special tokens.",
+    unjoined: "The tokens' texts joined are not exactly the stored completion: the decoder that wrote it changed something.",
   };
   const words = !count ? "" : source !== "vocabulary" ? NOTES[source] : data.pieces.joins ? "" : NOTES.unjoined;
   note.textContent = words;

@@ -95,12 +95,14 @@ def test_pieces_come_from_the_runs_vocabulary(client: Client, run: Run) -> None:
 
 
 def test_pieces_that_do_not_join_to_the_text_are_told(client: Client, run: Run) -> None:
-    give_vocabulary(run, [b"a", b"<eos>"])
+    give_vocabulary(run, [b"a", b"<eos>", b"b"])
     # Id 7 is beyond the vocabulary.
     (rollout,) = stored(run, **only_tokens(2, completion=[b"a"], token_ids=[[0, 7]]))
     pieces = data_of(client, rollout)["pieces"]
     assert pieces["by_id"] == {"0": "a"} and pieces["joins"] is True
-    assert queries.pieces_of(np.array([0, 1]), b"a", run.vocabulary_id)["joins"] is False
+    # A decoder leaves special tokens out; any other difference is told.
+    assert queries.pieces_of(np.array([0, 1]), b"a", run.vocabulary_id)["joins"] is True
+    assert queries.pieces_of(np.array([0, 2]), b"a", run.vocabulary_id)["joins"] is False
 
 
 def test_without_a_vocabulary_one_character_a_token_is_a_guess(client: Client, run: Run) -> None:

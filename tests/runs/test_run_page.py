@@ -188,11 +188,14 @@ def test_prompts_gained_and_lost_compare_first_and_newest(client: Client, alice:
 def test_config_is_shown_as_it_was_written(client: Client, alice: User, project: Project) -> None:
     toml = 'name = "<b>"\nsteps = 3\n'
     run = make_run(
-        project, config_toml=toml, plugins={"H1": {"name": "group_mean", "version": "2"}}, hardware={"cpu": "2"}
+        project,
+        config_toml=toml,
+        plugins={"H1": {"name": "group_mean", "version": "2"}, "H5": ["a", "b"]},
+        hardware={"cpu": "2"},
     )
     client.force_login(alice)
     page = get(client, run, "?tab=config")
-    assert "name = &quot;&lt;b&gt;&quot;\nsteps = 3" in page and "group_mean 2" in page
+    assert "name = &quot;&lt;b&gt;&quot;\nsteps = 3" in page and "group_mean 2" in page and ">a, b<" in page
 
 
 def test_log_shows_the_asked_attempt_escaped(client: Client, alice: User, run: Run, settings, tmp_path: Path) -> None:

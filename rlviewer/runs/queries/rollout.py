@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,6 +69,8 @@ FIELDS: tuple[Field, ...] = (
         "token_policy_version", "policy version", "steps", "sequential", "Steps trained when this token was sampled."
     ),
 )
+# What looks like a special token, as in static/js/rollout.js: decoders leave them out of the text.
+SPECIAL = re.compile(rb"<\|[^|]*\|>|</?[A-Za-z_]{1,24}>|\[[A-Z]{2,12}\]")
 # Characters of a prompt that the page itself carries.
 PROMPT_LIMIT = 20_000
 
@@ -196,14 +199,16 @@ def pieces_of(ids: np.ndarray, completion: bytes, vocabulary_id: int | None) -> 
     """Text of each token that occurs, escaped by lib.text, and where the text comes from.
 
     `source` is "vocabulary", "characters" (a guess: as many characters as tokens) or "none"; `joins` says whether the pieces
-    joined are the stored completion.
+    joined are the stored completion, with or without special tokens.
     """
     if vocabulary_id is not None:
         table = vocabulary_pieces(vocabulary_id)
         used = [int(n) for n in np.unique(ids)]
         texts = {str(n): text_from_bytes(table[n]) for n in used if 0 <= n < len(table)}
-        joined = b"".join(table[n] for n in ids.tolist() if 0 <= n < len(table))
-        return {"source": "vocabulary", "by_id": texts, "joins": joined == completion}
+        joined = [table[n] for n in ids.tolist() if 0 <= n < len(table)]
+        plain = [piece for piece in joined if not SPECIAL.fullmatch(piece)]
+        joins = completion in (b"".join(joined), b"".join(plain))
+        return {"source": "vocabulary", "by_id": texts, "joins": joins}
     characters = completion.decode("utf-8", "surrogateescape")
     if 0 <= len(ids) - len(characters) <= 1:
         listed = [text_from_bytes(char.encode("utf-8", "surrogateescape")) for char in characters]
