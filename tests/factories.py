@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from django.contrib.auth.hashers import make_password
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 from rlviewer.accounts.models import Member, Project, Role, User
 from rlviewer.ingest.services import store_batch
@@ -19,8 +19,8 @@ PASSWORD = "correct horse battery"
 
 @lru_cache
 def password_hash() -> str:
-    """Hashing is slow on purpose; one hash serves everybody."""
-    return make_password(PASSWORD)
+    """One round, so that signing in is quick; a server with the real settings accepts it too."""
+    return PBKDF2PasswordHasher().encode(PASSWORD, "salt", iterations=1)
 
 
 def make_user(name: str, **extra: Any) -> User:

@@ -22,6 +22,9 @@ if BRINGS_REDIS:
 
 from rlviewer.settings import *  # noqa: E402, F403
 
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.MD5PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",  # of the people whom tests make, for servers that they start
+]
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "rlviewer.settings"

@@ -246,13 +246,14 @@
   document.addEventListener("htmx:timeout", (event) => failed(event, "The server took too long. What you see is from before."));
   document.addEventListener("htmx:beforeSwap", (event) => {
     // Signed out meanwhile: the answer is the sign-in page, which belongs in the window, not in a fragment.
-    if (new URL(event.detail.xhr.responseURL || location.href).pathname === "/sign-in/" && location.pathname !== "/sign-in/") {
+    if (new URL(event.detail.xhr?.responseURL || location.href).pathname === "/sign-in/" && location.pathname !== "/sign-in/") {
       event.detail.shouldSwap = false;
       location.reload();
     }
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     const place = event.detail.target;
+    if (!place?.isConnected) return;
     const box = (place.closest("table")?.parentElement ?? place).previousElementSibling;
     if (box?.matches(".retry")) box.remove();
     if (place.id === "palette-found") select(entries()[0]);

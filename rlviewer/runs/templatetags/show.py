@@ -33,7 +33,7 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     if isinstance(value, int) and abs(value) < 10_000:
         text = str(value)
-    elif abs(value) < 1e-4:
+    elif abs(value) < 1e-4 or abs(value) >= 1e15:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
     else:
