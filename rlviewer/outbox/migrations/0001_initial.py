@@ -4,32 +4,30 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Topic',
+            name="Topic",
             fields=[
-                ('name', models.CharField(max_length=60, primary_key=True, serialize=False)),
-                ('seq', models.BigIntegerField(default=0)),
+                ("name", models.CharField(max_length=60, primary_key=True, serialize=False)),
+                ("seq", models.BigIntegerField(default=0)),
             ],
         ),
         migrations.CreateModel(
-            name='Announcement',
+            name="Announcement",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('topic', models.CharField(max_length=60)),
-                ('seq', models.BigIntegerField()),
-                ('event', models.CharField(max_length=40)),
-                ('payload', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("topic", models.CharField(max_length=60)),
+                ("seq", models.BigIntegerField()),
+                ("event", models.CharField(max_length=40)),
+                ("payload", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('topic', 'seq'), name='announcement_seq_unique')],
+                "constraints": [models.UniqueConstraint(fields=("topic", "seq"), name="announcement_seq_unique")],
             },
         ),
     ]
