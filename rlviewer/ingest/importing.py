@@ -31,6 +31,7 @@ from training import vocabulary
 from training.records import GROUPS, METRICS, REWARD_SPANS, ROLLOUTS, BatchHeader, RecordError, RolloutBatch, complete
 
 SOURCE = "import"
+SHAPES = {"tags": list, "config": dict, "plugins": dict, "hardware": dict}
 
 
 def import_run(folder: Path, project: Project) -> Run:
@@ -68,6 +69,9 @@ def _make_run(reader: ArchiveReader, project: Project) -> tuple[Run, dict[int, A
         raise ArchiveError(
             f"{where}: attempts {sorted(by_number)} with attempt {run.current_attempt} as the current one"
         )
+    for name, kind in SHAPES.items():
+        if not isinstance(getattr(run, name), kind):
+            raise ArchiveError(f"{where}: {name}: must be {'an object' if kind is dict else 'a list'}")
     _save(run, where)
     for attempt in attempts:
         attempt.run = run
@@ -82,13 +86,13 @@ def _save(row: Run | Attempt, where: Path) -> None:
             raise ArchiveError(f"{where}: state {row.state!r} is not that of something that is over")
         row.clean_fields(exclude=[field.name for field in row._meta.fields if _may_be_empty(row, field)])
         row.save()
+        # Django sets this one to the present when a row is made.
+        type(row).objects.filter(pk=row.pk).update(created_at=created_at)
     except ValidationError as error:
         wrong = "; ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())
         raise ArchiveError(f"{where}: {wrong}") from error
-    except (TypeError, DataError, IntegrityError) as error:
-        raise ArchiveError(f"{where}: {error}") from error
-    # Django sets this one to the present when a row is made.
-    type(row).objects.filter(pk=row.pk).update(created_at=created_at)
+    except (TypeError, ValueError, DataError, IntegrityError) as error:
+        raise error if isinstance(error, ArchiveError) else ArchiveError(f"{where}: {error}") from error
 
 
 def _may_be_empty(row: Run | Attempt, field: "Field[Any, Any]") -> bool:
