@@ -11,6 +11,13 @@ from django.shortcuts import get_object_or_404
 
 from rlviewer.accounts.models import Project, Role, User
 
+
+class SignedInRequest(HttpRequest):
+    """What a view behind `login_required` gets."""
+
+    user: User
+
+
 RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.ADMIN: 2}
 NEEDS = {
     Role.VIEWER: "",

@@ -13,7 +13,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from rlviewer.accounts import services, throttle
-from rlviewer.accounts.access import project_for, shown_role, site_admin_required
+from rlviewer.accounts.access import SignedInRequest, project_for, shown_role, site_admin_required
 from rlviewer.accounts.audit import audit_page
 from rlviewer.accounts.forms import MemberForm, PasswordForm, PersonForm, ProjectForm, SignInForm, TokenForm
 from rlviewer.accounts.models import Member, Project, Role, User
@@ -62,12 +62,12 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_GET
-def account(request: HttpRequest) -> HttpResponse:
+def account(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person, about themselves."""
     return _account_page(request)
 
 
-def _account_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+def _account_page(request: SignedInRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = {
         "nav": "account",
         "password_form": PasswordForm(request.user, auto_id="password_%s"),
@@ -81,7 +81,7 @@ def _account_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> H
 @sensitive_post_parameters("old", "new")
 @login_required
 @require_POST
-def account_password(request: HttpRequest) -> HttpResponse:
+def account_password(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person: a new password; other sessions end, this one stays."""
     form = PasswordForm(request.user, request.POST, auto_id="password_%s")
     if not form.is_valid():
@@ -94,7 +94,7 @@ def account_password(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_POST
-def account_sign_out(request: HttpRequest) -> HttpResponse:
+def account_sign_out(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person: ends their other sessions, this one stays."""
     services.sign_out_everywhere(request.user, request.user)
     update_session_auth_hash(request, request.user)
@@ -104,7 +104,7 @@ def account_sign_out(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_POST
-def token_create(request: HttpRequest) -> HttpResponse:
+def token_create(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person: a new API token, shown in this answer and never again."""
     form = TokenForm(request.POST, auto_id="token_%s")
     if not form.is_valid():
@@ -114,7 +114,7 @@ def token_create(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_POST
-def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
+def token_revoke(request: SignedInRequest, token_id: int) -> HttpResponse:
     """Every signed-in person, their own tokens only."""
     services.revoke_token(request.user, get_object_or_404(request.user.api_tokens, pk=token_id))
     messages.success(request, "Token revoked. Programs that use it are refused from now on.")
@@ -123,12 +123,12 @@ def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
 
 @require_GET
 @site_admin_required
-def people(request: HttpRequest) -> HttpResponse:
+def people(request: SignedInRequest) -> HttpResponse:
     """Site admins."""
     return _people_page(request)
 
 
-def _people_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
+def _people_page(request: SignedInRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     shown = User.objects.annotate(project_count=Count("memberships")).order_by("-is_active", "username")
     context = {"nav": "people", "form": PersonForm(), "people": shown[:500], **extra}
     return render(request, "accounts/people.html", context, status=status)
@@ -136,7 +136,7 @@ def _people_page(request: HttpRequest, *, status: int = 200, **extra: Any) -> Ht
 
 @require_POST
 @site_admin_required
-def person_add(request: HttpRequest) -> HttpResponse:
+def person_add(request: SignedInRequest) -> HttpResponse:
     """Site admins: a new person; the one-time password is in this answer and never shown again."""
     form = PersonForm(request.POST)
     if form.is_valid():
@@ -151,7 +151,7 @@ def person_add(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @site_admin_required
-def person_reset(request: HttpRequest, user_id: int) -> HttpResponse:
+def person_reset(request: SignedInRequest, user_id: int) -> HttpResponse:
     """Site admins: a new one-time password for somebody else; their sessions end."""
     person = _somebody_else(request, user_id)
     password = services.reset_password(request.user, person)
@@ -160,7 +160,7 @@ def person_reset(request: HttpRequest, user_id: int) -> HttpResponse:
 
 @require_POST
 @site_admin_required
-def person_sign_out(request: HttpRequest, user_id: int) -> HttpResponse:
+def person_sign_out(request: SignedInRequest, user_id: int) -> HttpResponse:
     """Site admins: ends every session of somebody else."""
     person = _somebody_else(request, user_id)
     services.sign_out_everywhere(request.user, person)
@@ -170,7 +170,7 @@ def person_sign_out(request: HttpRequest, user_id: int) -> HttpResponse:
 
 @require_POST
 @site_admin_required
-def person_active(request: HttpRequest, user_id: int) -> HttpResponse:
+def person_active(request: SignedInRequest, user_id: int) -> HttpResponse:
     """Site admins: closes or opens somebody else's account."""
     person = _somebody_else(request, user_id)
     services.set_active(request.user, person, request.POST.get("active") == "1")
@@ -178,7 +178,7 @@ def person_active(request: HttpRequest, user_id: int) -> HttpResponse:
     return redirect("people")
 
 
-def _somebody_else(request: HttpRequest, user_id: int) -> User:
+def _somebody_else(request: SignedInRequest, user_id: int) -> User:
     if user_id == request.user.pk:
         raise Http404  # the page offers no such button for oneself; the account page does
     return get_object_or_404(User, pk=user_id)
@@ -186,7 +186,7 @@ def _somebody_else(request: HttpRequest, user_id: int) -> User:
 
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
-def project_create(request: HttpRequest) -> HttpResponse:
+def project_create(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person, who becomes the project's admin."""
     form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -202,13 +202,13 @@ def project_create(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_GET
-def project_members(request: HttpRequest, project_id: int) -> HttpResponse:
+def project_members(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Everybody in the project reads; its admins see the controls."""
     return _members_page(request, project_for(request.user, project_id))
 
 
 def _members_page(
-    request: HttpRequest, project: Project, *, form: MemberForm | None = None, status: int = 200
+    request: SignedInRequest, project: Project, *, form: MemberForm | None = None, status: int = 200
 ) -> HttpResponse:
     context = {
         "nav": "members",
@@ -223,7 +223,7 @@ def _members_page(
 
 @login_required
 @require_POST
-def member_set(request: HttpRequest, project_id: int) -> HttpResponse:
+def member_set(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Admins of the project: adds a person, or changes a member's role."""
     project = project_for(request.user, project_id, at_least=Role.ADMIN)
     form = MemberForm(request.POST)
@@ -241,7 +241,7 @@ def member_set(request: HttpRequest, project_id: int) -> HttpResponse:
 
 @login_required
 @require_POST
-def member_remove(request: HttpRequest, project_id: int, member_id: int) -> HttpResponse:
+def member_remove(request: SignedInRequest, project_id: int, member_id: int) -> HttpResponse:
     """Admins of the project."""
     project = project_for(request.user, project_id, at_least=Role.ADMIN)
     member = get_object_or_404(Member.objects.select_related("user"), pk=member_id, project=project)
@@ -256,7 +256,7 @@ def member_remove(request: HttpRequest, project_id: int, member_id: int) -> Http
 
 @login_required
 @require_GET
-def project_audit(request: HttpRequest, project_id: int) -> HttpResponse:
+def project_audit(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Everybody in the project: who did what here."""
     project = project_for(request.user, project_id)
     context = {"nav": "audit", "project": project, "page": audit_page(request.GET, project=project)}
@@ -265,6 +265,6 @@ def project_audit(request: HttpRequest, project_id: int) -> HttpResponse:
 
 @require_GET
 @site_admin_required
-def audit(request: HttpRequest) -> HttpResponse:
+def audit(request: SignedInRequest) -> HttpResponse:
     """Site admins: who did what anywhere."""
     return render(request, "accounts/audit.html", {"nav": "site-audit", "page": audit_page(request.GET)})

@@ -150,7 +150,7 @@ class LaunchForm(forms.Form):
     @classmethod
     def from_query(cls, user: User, query: QueryDict, preset: Preset) -> Self:
         """The preset with what the query changes; knobs of another task or algorithm than the chosen one are dropped."""
-        values, sent = preset_values(user, preset), query.dict()
+        values, sent = preset_values(user, preset), {name: query.get(name, "") for name in query}
         for shown, key, prefix in (
             (SHOWN_TASK, "task.name", "task.params."),
             (SHOWN_ALGORITHM, "algorithm", "algorithm_params."),

@@ -8,12 +8,12 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Count, Max, Q
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from rlviewer.accounts.access import project_for, require_role
+from rlviewer.accounts.access import SignedInRequest, project_for, require_role
 from rlviewer.accounts.models import Project, Role, User
 from rlviewer.accounts.services import AccountError, create_project
 from rlviewer.launch import services
@@ -30,7 +30,7 @@ LISTENING = timedelta(seconds=60)
 
 @require_GET
 @login_required
-def home(request: HttpRequest) -> HttpResponse:
+def home(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person: their projects, or how to begin."""
     projects = (
         Project.objects.visible_to(request.user)
@@ -46,7 +46,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @login_required
 @require_POST
-def demo_launch(request: HttpRequest) -> HttpResponse:
+def demo_launch(request: SignedInRequest) -> HttpResponse:
     """Members of the named project; without one, the demo gets a project of the person's own."""
     named = request.POST.get("project", "")
     try:
@@ -69,7 +69,7 @@ def _own_project(user: User) -> Project:
 
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
-def run_launch(request: HttpRequest, project_id: int) -> HttpResponse:
+def run_launch(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Members and admins of the project. The form's state is in the URL; htmx gets the form anew after each change."""
     project = project_for(request.user, project_id, at_least=Role.MEMBER)
     name = request.GET.get("preset", "")
@@ -116,7 +116,7 @@ def _preflight(form: LaunchForm) -> dict[str, Any]:
     }
 
 
-def _asked(action: Callable[[User, Run], Any], request: HttpRequest, run_id: int, done: str) -> HttpResponse:
+def _asked(action: Callable[[User, Run], Any], request: SignedInRequest, run_id: int, done: str) -> HttpResponse:
     """Do what was asked of a run, if the person is at least a member of its project, and say how it went."""
     run = get_object_or_404(Run.objects.visible_to(request.user).select_related("project"), pk=run_id)
     require_role(request.user, run.project, Role.MEMBER)
@@ -131,35 +131,35 @@ def _asked(action: Callable[[User, Run], Any], request: HttpRequest, run_id: int
 
 @login_required
 @require_POST
-def run_stop(request: HttpRequest, run_id: int) -> HttpResponse:
+def run_stop(request: SignedInRequest, run_id: int) -> HttpResponse:
     """Members and admins of the project."""
     return _asked(services.stop_run, request, run_id, "Stopping at the end of this step, with a checkpoint.")
 
 
 @login_required
 @require_POST
-def run_pause(request: HttpRequest, run_id: int) -> HttpResponse:
+def run_pause(request: SignedInRequest, run_id: int) -> HttpResponse:
     """Members and admins of the project."""
     return _asked(services.pause_run, request, run_id, "Pausing before the next step.")
 
 
 @login_required
 @require_POST
-def run_continue(request: HttpRequest, run_id: int) -> HttpResponse:
+def run_continue(request: SignedInRequest, run_id: int) -> HttpResponse:
     """Members and admins of the project."""
     return _asked(services.continue_run, request, run_id, "Going on with the next step.")
 
 
 @login_required
 @require_POST
-def run_resume(request: HttpRequest, run_id: int) -> HttpResponse:
+def run_resume(request: SignedInRequest, run_id: int) -> HttpResponse:
     """Members and admins of the project."""
     return _asked(services.resume_run, request, run_id, "Queued as a new attempt from the newest checkpoint.")
 
 
 @require_GET
 @login_required
-def workers(request: HttpRequest) -> HttpResponse:
+def workers(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person; runs of projects that they are not in are counted, not named."""
     now = timezone.now()
     seen = [

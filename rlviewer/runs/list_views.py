@@ -1,11 +1,11 @@
 """The list of a project's runs, and the palette that finds what a person may open."""
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from rlviewer.accounts.access import project_for, shown_role
+from rlviewer.accounts.access import SignedInRequest, project_for, shown_role
 from rlviewer.accounts.models import Role
 from rlviewer.outbox.models import Topic
 from rlviewer.runs.queries.places import find_places
@@ -32,9 +32,9 @@ COLUMNS = (
 )
 
 
-def _heads(sort: str) -> list[dict[str, str | bool]]:
+def _heads(sort: str) -> list[dict[str, object]]:
     """Column heads; pressing one orders by it, pressing again turns the order round."""
-    heads: list[dict[str, str | bool]] = []
+    heads: list[dict[str, object]] = []
     for key, label, is_number, help_text in COLUMNS:
         first = key if key in {"name", "algorithm", "task", "model"} else f"-{key}"
         direction = {key: "ascending", f"-{key}": "descending"}.get(sort, "") if key else ""
@@ -48,7 +48,7 @@ def _heads(sort: str) -> list[dict[str, str | bool]]:
 
 @require_GET
 @login_required
-def run_list(request: HttpRequest, project_id: int) -> HttpResponse:
+def run_list(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Everybody in the project. The whole state is in the URL; htmx gets the list alone."""
     project = project_for(request.user, project_id)
     filters = RunFilters.from_query(request.GET)
@@ -69,6 +69,6 @@ def run_list(request: HttpRequest, project_id: int) -> HttpResponse:
 
 @require_GET
 @login_required
-def go(request: HttpRequest) -> HttpResponse:
+def go(request: SignedInRequest) -> HttpResponse:
     """Every signed-in person: projects, runs and rollouts among those the person may see."""
     return render(request, "runs/_places.html", {"places": find_places(request.user, request.GET.get("q", ""))})
