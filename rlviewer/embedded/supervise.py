@@ -13,8 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,6 +23,7 @@ from rlviewer.embedded.postgres import Postgres
 from rlviewer.embedded.processes import EmbeddedError, Holder, Lock, end, log_file, spawn
 from rlviewer.embedded.redis import Redis
 from rlviewer.embedded.secret_key import ensure_secret_key
+from rlviewer.embedded.service import Service, say
 from rlviewer.embedded.serving import Address, address_from_environment, refuse_unsafe
 from rlviewer.env import env_bool, env_path, env_secret, env_str
 
@@ -34,54 +33,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREDECESSOR_SECONDS = 60.0
 # A worker asks its trainer to stop at the next step, within 10 s; else the run goes on from its last checkpoint later.
 GRACE_SECONDS = 15.0
-BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-HEALTHY_SECONDS = 60.0
 
 
 class StopRequested(Exception):
     """Somebody asked us to stop."""
-
-
-@dataclass
-class Service:
-    """One child that is started again, later and later, when it ends by itself."""
-
-    name: str
-    start: Callable[[], subprocess.Popen[bytes]]
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
-    deaths: int = 0
-    start_again_at: float = field(default=0.0)
-
-    def begin(self) -> None:
-        self.started_at = time.monotonic()
-        self.process = self.start()
-
-    def look(self) -> None:
-        """Notice a death, and start again when its time has come."""
-        now = time.monotonic()
-        if self.process is not None and self.process.poll() is not None:
-            self.deaths = 1 if now - self.started_at > HEALTHY_SECONDS else self.deaths + 1
-            delay = BACKOFF_SECONDS[min(self.deaths, len(BACKOFF_SECONDS)) - 1]
-            say(f"{self.name} ended ({ending(self.process.returncode)}); it starts again in {delay:g} s")
-            self.process, self.start_again_at = None, now + delay
-        elif self.process is None and now >= self.start_again_at:
-            try:
-                self.begin()
-            except (EmbeddedError, OSError) as error:
-                say(f"{self.name} cannot start: {error}")
-                self.start_again_at = now + BACKOFF_SECONDS[-1]
-
-
-def ending(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def say(text: str) -> None:
-    # The terminal may be gone; what we do does not depend on it.
-    with contextlib.suppress(OSError):
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
 
 
 def listen(address: Address) -> socket.socket:
@@ -166,12 +121,16 @@ class Stack:
             end(prepare)
             raise
         self.is_prepared = True
-        worker = Service("worker", self._start_worker)
+        assert prepare.stdout is not None
+        if added := json.loads(prepare.stdout.read()):
+            say(f"Sign in as {added['admin']} with the password {added['password']} (shown only this once)")
         self._let_go()
-        self._wait_until_up(web)
+        self._wait_until_up()
+        worker = Service("worker", self._start_worker)
         worker.begin()
         self.services.append(worker)
-        self._announce(json.loads(prepare.stdout.read() or b"{}") if prepare.stdout else {})
+        say(f"rlviewer is ready: {self.address.url}")
+        say(f"  data and logs are in {self.home}; Ctrl-C stops everything")
         if env_bool("DEMO", False):
             self._launch_demo()
 
@@ -236,7 +195,7 @@ class Stack:
             lines = (self.home / "logs" / "prepare.log").read_text(errors="replace").strip().splitlines()
             raise EmbeddedError("the database could not be prepared:\n  " + "\n  ".join(lines[-5:]))
 
-    def _wait_until_up(self, web: Service) -> None:
+    def _wait_until_up(self) -> None:
         assert self.channel is not None
         self.channel.setblocking(False)
         while True:
@@ -245,12 +204,6 @@ class Stack:
                     return
                 raise EmbeddedError(f"the web process did not start; see {self.home / 'logs' / 'web.log'}")
             pause(0.02)
-
-    def _announce(self, added: dict[str, str]) -> None:
-        say(f"rlviewer is ready: {self.address.url}")
-        if added:
-            say(f"  sign in as {added['admin']} with the password {added['password']} (shown only this once)")
-        say(f"  data and logs are in {self.home}; Ctrl-C stops everything")
 
     def _launch_demo(self) -> None:
         command = [sys.executable, "manage.py", "launch", "training/data/demo.toml", "--project", "Demo"]
@@ -304,10 +257,7 @@ def main() -> int:
     except StopRequested:
         say("\nStopping")
         return 0
-    except (EmbeddedError, FolderError, ImproperlyConfigured) as error:
-        say(f"rlviewer: {error}")
-        return 1
-    except OSError as error:
+    except (EmbeddedError, FolderError, ImproperlyConfigured, OSError) as error:
         say(f"rlviewer: {error}")
         return 1
     finally:

@@ -22,7 +22,7 @@ def mode(path: Path) -> int:
 
 def test_first_start_prints_an_address_and_a_password_that_signs_in(running: Stack) -> None:
     assert f"rlviewer is ready: {running.url}\n" in running.output
-    password = re.search(r"sign in as admin with the password (\S+)", running.output)
+    password = re.search(r"Sign in as admin with the password (\S+)", running.output)
     assert password, running.output
     with httpx.Client(base_url=running.url, headers={"Origin": running.url}) as client:
         client.get("/sign-in/")
