@@ -58,7 +58,7 @@ for module in modules:
     importlib.import_module(module)
 print("\\n".join(sorted(sys.modules)))
 """
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     return {name.split(".")[0] for name in result.stdout.split()}
 
