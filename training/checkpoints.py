@@ -4,6 +4,7 @@ A checkpoint folder is a Hugging Face model folder with three more files: `optim
 `manifest.json`, which holds the SHA-256 of each file and is what makes the folder whole.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from training.spool import fsync_folder, write_bytes_durably
 NAME = re.compile(r"step-(\d{8})")
 PART_SUFFIX = ".part"
 MANIFEST = "manifest.json"
+# A failed write with less than this left has filled the disk.
+FULL_DISK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,12 @@ def save(
         write_bytes_durably(part / MANIFEST, manifest.encode())
         discard(path)
         os.replace(part, path)
-    except BaseException:
-        # A full disk: what was written of it must not keep the space.
+    except Exception as error:
+        # What was written must not keep the space. The libraries that write for us hide the system's error number.
+        is_full = os.strerror(errno.ENOSPC) in str(error) or shutil.disk_usage(folder).free < FULL_DISK_BYTES
         discard(part)
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part)) from error
         raise
     fsync_folder(folder)
     for old in listed(folder)[:-keep]:

@@ -4,9 +4,8 @@ import datetime
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from training.tasks.base import STEP_END, OracleStep
 
 
 class Recorder:
-    """Writes batches in order, one at a time, while the next step already samples.
+    """Makes and writes batches on a thread of its own, in order, one at a time, while the next step already samples.
 
     `flush` returns once everything handed over is durable; a checkpoint is written only after it.
     """
@@ -31,16 +30,16 @@ class Recorder:
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
-        self.write_seconds = 0.0  # what writing the batch before took, on its own thread
+        self.write_seconds = 0.0  # what the batch before took on the writer's thread
 
-    def put(self, batch: RolloutBatch) -> None:
+    def put(self, make: Callable[[], RolloutBatch]) -> None:
         """Hand a batch over; waits while the one before is still being written.
 
         Raises:
             OSError: the batch before could not be written.
         """
         self.flush()
-        self._pending = self._writer.submit(self._write, batch)
+        self._pending = self._writer.submit(self._write, make)
 
     def flush(self) -> None:
         if self._pending is not None:
@@ -58,9 +57,9 @@ class Recorder:
         finally:
             self._writer.shutdown()
 
-    def _write(self, batch: RolloutBatch) -> None:
+    def _write(self, make: Callable[[], RolloutBatch]) -> None:
         started = time.perf_counter()
-        spool.put(self._folder, batch)
+        spool.put(self._folder, make())
         self.write_seconds = time.perf_counter() - started
 
 
@@ -97,8 +96,9 @@ def make_batch(
     rollout_columns: Mapping[str, Any],
     token_columns: Mapping[str, Tensor],
     group_columns: Mapping[str, Any],
+    metrics: Mapping[str, float],
 ) -> RolloutBatch:
-    """All that is known of a step's rollouts and groups; its metrics come last, by `with_metrics`.
+    """All that is known of a step's rollouts, its groups and itself.
 
     Args:
         checkpoint_step: steps trained when these rollouts were sampled.
@@ -111,13 +111,9 @@ def make_batch(
         header=header,
         rollouts=_table(columns, ROLLOUTS),
         groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUPS),
-        metrics=METRICS.empty_table(),
+        metrics=_table({"name": list(metrics), "value": list(metrics.values())}, METRICS),
         reward_spans=_table(_span_columns(scores), REWARD_SPANS),
     )
-
-
-def with_metrics(batch: RolloutBatch, metrics: Mapping[str, float]) -> RolloutBatch:
-    return replace(batch, metrics=_table({"name": list(metrics), "value": list(metrics.values())}, METRICS))
 
 
 def _rollout_columns(

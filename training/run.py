@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import random
-import shutil
 import sys
 import time
 import traceback
@@ -45,7 +44,8 @@ from training.metrics import correct_per_prompt, evaluation_metrics, training_me
 from training.plans import PLANS, SampleRequest
 from training.policy import Policy, load_policy
 from training.progress import Progress
-from training.recording import Recorder, batch_header, make_batch, with_metrics
+from training.recording import Recorder, batch_header, make_batch
+from training.records import RolloutBatch
 from training.rewards import REWARDS
 from training.rollouts import Rollouts, ScoredRollouts, sample_rollouts, score_rollouts, shuffle_rewards
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
@@ -58,8 +58,6 @@ from training.transforms import TRANSFORMS
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT = "heldout"
-# With less than this nothing that a training writes fits.
-FULL_DISK_BYTES = 1 << 20
 # The held-out tasks do not depend on a run's seed, so that repeats are judged on the same prompts.
 HELD_OUT_SEED = 0
 
@@ -275,53 +273,57 @@ def record_step(
     metrics: dict[str, float],
     started: float,
 ) -> None:
-    """Hand the step's batch to the writer. `seconds_record` is what this keeps the loop from going on."""
+    """Hand the step to the writer. `seconds_record` is for how long this keeps the loop from going on."""
     recording = time.perf_counter()
     run.recorder.flush()
-    last = updates[-1] if updates else None
-    token_columns = {
-        "token_advantages": signal.weights.token_advantages,
-        "token_weights": signal.weights.token_weights,
-        "loss_mask": signal.loss_mask,
-        "clip_flag": last.clip_flag if last else torch.full_like(rollouts.origin, MASKED),
-    }
-    if last:
-        token_columns["policy_logprobs"] = last.policy_logprobs
-    if batch.ref_logprobs is not None:
-        token_columns["ref_logprobs"] = batch.ref_logprobs
-    made = make_batch(
-        batch_header(
-            run.uid,
-            run.attempt.number,
-            step,
-            split="train",
-            phase_seconds=run.seconds,
-            events=[] if updates else [{"kind": "no-update", "reason": "no token counts"}],
-        ),
-        rollouts,
-        scores,
-        pieces=run.policy.pieces,
-        checkpoint_step=step,
-        sample_seconds=run.seconds["sample"],
-        rollout_columns={
-            "advantage": signal.advantage.cpu().numpy(),
-            "kept": signal.kept.cpu().numpy(),
-            "drop_reason": drop_reasons(rollouts, scores, signal),
-        },
-        token_columns=token_columns,
-        group_columns={
-            "sampling": [sampling_json(run)] * len(rollouts.prompts),
-            "dead_cause": list(signal.groups.dead_cause),
-            "kept": [choice.kept for choice in signal.choices],
-            "drop_reason": [choice.drop_reason or None for choice in signal.choices],
-        },
+    header = batch_header(
+        run.uid,
+        run.attempt.number,
+        step,
+        split="train",
+        phase_seconds=run.seconds,
+        events=[] if updates else [{"kind": "no-update", "reason": "no token counts"}],
     )
     now = time.perf_counter()
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_record"] = now - recording
     metrics["seconds_write"] = run.recorder.write_seconds  # of the batch before, beside the loop
+    metrics["seconds_record"] = now - recording
     metrics["seconds_step"] = now - started
-    run.recorder.put(with_metrics(made, metrics))
+
+    def make() -> RolloutBatch:
+        token_columns = {
+            "token_advantages": signal.weights.token_advantages,
+            "token_weights": signal.weights.token_weights,
+            "loss_mask": signal.loss_mask,
+            "clip_flag": updates[-1].clip_flag if updates else torch.full_like(rollouts.origin, MASKED),
+        }
+        if updates:
+            token_columns["policy_logprobs"] = updates[-1].policy_logprobs
+        if batch.ref_logprobs is not None:
+            token_columns["ref_logprobs"] = batch.ref_logprobs
+        return make_batch(
+            header,
+            rollouts,
+            scores,
+            pieces=run.policy.pieces,
+            checkpoint_step=step,
+            sample_seconds=metrics["seconds_sample"],
+            rollout_columns={
+                "advantage": signal.advantage.cpu().numpy(),
+                "kept": signal.kept.cpu().numpy(),
+                "drop_reason": drop_reasons(rollouts, scores, signal),
+            },
+            token_columns=token_columns,
+            group_columns={
+                "sampling": [sampling_json(run)] * len(rollouts.prompts),
+                "dead_cause": list(signal.groups.dead_cause),
+                "kept": [choice.kept for choice in signal.choices],
+                "drop_reason": [choice.drop_reason or None for choice in signal.choices],
+            },
+            metrics=metrics,
+        )
+
+    run.recorder.put(make)
 
 
 def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
@@ -364,22 +366,27 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     samples = config.eval.samples
     metrics = evaluation_metrics(rollouts, scores, samples=samples)
     progress.evaluation(checkpoint_step, metrics)
-    made = make_batch(
-        batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds),
-        rollouts,
-        scores,
-        pieces=run.policy.pieces,
-        checkpoint_step=checkpoint_step,
-        sample_seconds=run.seconds["sample"],
-        rollout_columns={},
-        token_columns={},
-        group_columns={
-            "sampling": [sampling_json(run)] * len(prompts),
-            "base_pass_rate": [right / samples for right in run.base_correct],
-            "base_samples": [samples] * len(prompts),
-        },
+    metrics["seconds_step"] = time.perf_counter() - started
+    header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds)
+    sample_seconds, base_correct = run.seconds["sample"], run.base_correct
+    run.recorder.put(
+        lambda: make_batch(
+            header,
+            rollouts,
+            scores,
+            pieces=run.policy.pieces,
+            checkpoint_step=checkpoint_step,
+            sample_seconds=sample_seconds,
+            rollout_columns={},
+            token_columns={},
+            group_columns={
+                "sampling": [sampling_json(run)] * len(prompts),
+                "base_pass_rate": [right / samples for right in base_correct],
+                "base_samples": [samples] * len(prompts),
+            },
+            metrics=metrics,
+        )
     )
-    run.recorder.put(with_metrics(made, metrics | {"seconds_step": time.perf_counter() - started}))
 
 
 def sampling_json(run: Run) -> str:
@@ -525,9 +532,7 @@ def report_failure(attempt: Attempt, error: Exception) -> int:
 
 def failure_reason(attempt: Attempt, error: Exception) -> str:
     when = f"after {attempt.status['step']} steps"
-    # Libraries that write for us hide the system's error number, so the disk itself is asked too.
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full or shutil.disk_usage(attempt.run_folder).free < FULL_DISK_BYTES:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk that holds {attempt.run_folder} is full, {when}; free some space and resume"
     return f"{type(error).__name__} {when}: {error}"
 

@@ -102,7 +102,7 @@ def test_an_optimiser_file_that_runs_code_is_refused(policy: Policy, tmp_path: P
     optimizer = trained(policy, 1)
     saved = save(tmp_path, policy, optimizer, 1)
     torch.save({"optimizer": Evil()}, saved.path / "optimizer.pt")
-    with pytest.raises(Exception, match="[Ww]eights.only"):
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
         checkpoints.load(saved, policy, optimizer)
     assert not (tmp_path / "ran").exists()
 

@@ -149,8 +149,8 @@ def stop_after(attempt: Attempt, folder: Path, steps: int) -> None:
 def start(folder: Path, number: int, *, resume: bool, **popen: Any) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "training.run", "--run-dir", str(folder), "--run-uid", RUN_UID]
     command += ["--attempt", str(number), *(["--resume"] if resume else [])]
-    log = open(folder / f"log-{number}.txt", "wb")
-    return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}, **popen)
+    with open(folder / f"log-{number}.txt", "wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}, **popen)
 
 
 def kill_and_resume(whole: Path, cut: Path, *, kills: int, rng: random.Random) -> None:

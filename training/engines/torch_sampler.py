@@ -1,12 +1,15 @@
 """Sampling with the policy's own weights in torch: one prefill per prompt, a key-value cache, no row kept past its end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from training.engines.base import PromptRequest, Samples, SamplingError
 from training.policy import Policy, entropy_of
+
+# Keys and values of all rows that are sampled together stay below this.
+CACHE_BYTES = 1 << 30
 
 
 class TorchSampler:
@@ -19,14 +22,39 @@ class TorchSampler:
     def sample(
         self, requests: Sequence[PromptRequest], *, temperature: float, max_new_tokens: int, seed: int
     ) -> Samples:
-        """Completions of all requests.
+        """Completions of all requests, in as few passes as the memory for keys and values allows.
 
         Raises:
             SamplingError: a prompt leaves no room in the model's context, or the logits are not finite.
         """
-        policy, device = self.policy, self.policy.device
         self._check_room(requests, max_new_tokens)
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = torch.Generator(self.policy.device).manual_seed(seed)
+        return joined(
+            [
+                self._sample_pass(part, temperature, max_new_tokens, generator)
+                for part in self._passes(requests, max_new_tokens)
+            ]
+        )
+
+    def _passes(self, requests: Sequence[PromptRequest], max_new_tokens: int) -> Iterator[Sequence[PromptRequest]]:
+        """Requests whose completions fit together; the completions of one request are never parted."""
+        config = self.policy.model.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token_bytes = 2 * config.num_hidden_layers * heads * width * self.policy.model.dtype.itemsize
+        start = rows = longest = 0
+        for number, request in enumerate(requests):
+            longest = max(longest, len(request.prompt_ids))
+            if rows and (rows + request.count) * (longest + max_new_tokens) * token_bytes > CACHE_BYTES:
+                yield requests[start:number]
+                start, rows, longest = number, 0, len(request.prompt_ids)
+            rows += request.count
+        yield requests[start:]
+
+    def _sample_pass(
+        self, requests: Sequence[PromptRequest], temperature: float, max_new_tokens: int, generator: torch.Generator
+    ) -> Samples:
+        policy, device = self.policy, self.policy.device
         prompt_ids, prompt_mask = left_padded([request.prompt_ids for request in requests], policy.pad_id, device)
         counts = torch.tensor([request.count for request in requests], device=device)
         owner = torch.arange(len(requests), device=device).repeat_interleave(counts)
@@ -76,6 +104,23 @@ class TorchSampler:
                 f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit the model's context of {room}; "
                 "lower sampling.max_new_tokens or the task's difficulty"
             )
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """The rows of all passes, as wide as the widest."""
+    width = max(part.token_ids.shape[1] for part in parts)
+
+    def stack(name: str) -> Tensor:
+        rectangles = [getattr(part, name) for part in parts]
+        return torch.cat([torch.nn.functional.pad(one, (0, width - one.shape[1])) for one in rectangles])
+
+    return Samples(
+        stack("token_ids"),
+        stack("sampler_logprobs"),
+        stack("entropy"),
+        torch.cat([part.lengths for part in parts]),
+        torch.cat([part.is_finished for part in parts]),
+    )
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from training.config import ModelConfig
+from training.engines import torch_sampler
 from training.engines.base import PromptRequest, SamplingError
 from training.engines.torch_sampler import TorchSampler
 from training.policy import Policy, load_policy
@@ -99,3 +100,14 @@ def test_logits_that_are_not_finite_are_refused(policy: Policy) -> None:
 def test_a_prompt_that_leaves_no_room_is_refused(policy: Policy) -> None:
     with pytest.raises(SamplingError, match="of 130 tokens and 6 new ones do not fit the model's context of 128"):
         TorchSampler(policy).sample([PromptRequest([5] * 130, 1)], temperature=1.0, max_new_tokens=6, seed=0)
+
+
+def test_what_does_not_fit_together_is_sampled_in_passes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+    policy.model.get_input_embeddings().register_forward_hook(lambda _m, args, _o: shapes.append(tuple(args[0].shape)))
+    # 2 layers x 2 heads x 8 wide, keys and values in float32: 256 bytes a token; room for 7 rows of 12 + 5 tokens.
+    monkeypatch.setattr(torch_sampler, "CACHE_BYTES", 7 * 17 * 256)
+    samples = TorchSampler(policy).sample(requests(policy, 4, 3, 20), temperature=1.0, max_new_tokens=5, seed=0)
+    prefills = [shape for shape in shapes if shape[1] > 1]
+    assert prefills == [(2, 6), (1, 12)]
+    assert samples.token_ids.shape[0] == len(samples.lengths) == 27
