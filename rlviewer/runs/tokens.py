@@ -188,12 +188,8 @@ def _planes(name: str, flat: tuple[Any, Any, Numbers], others: dict[str, tuple[A
     dtype = values.dtype.newbyteorder("<").str
     values = np.ascontiguousarray(values, dtype)
     base = DELTA_BASE.get(name)
-    if (
-        base is not None
-        and base in others
-        and np.array_equal(starts, others[base][1])
-        and _same(valid, others[base][0])
-    ):
+    # Both must lie alike, null where the other is null, so that a slice holds both or neither.
+    if base is not None and base in others and all(map(_same, (valid, starts), others[base])):
         values = _zigzag(values.view("<u4") - others[base][2].view("<u4"))
     else:
         base = None
@@ -201,8 +197,8 @@ def _planes(name: str, flat: tuple[Any, Any, Numbers], others: dict[str, tuple[A
     return _Column(name, dtype, valid, starts, list(planes), base)
 
 
-def _same(first: Any, second: Any) -> bool:
-    return (first is None and second is None) or np.array_equal(first, second)
+def _same(first: Numbers | None, second: Numbers | None) -> bool:
+    return (first is None and second is None) or np.array_equal(first, second)  # type: ignore[arg-type]
 
 
 def _zigzag(difference: Numbers) -> Numbers:
@@ -243,7 +239,16 @@ def unpack_chunk(payload: bytes | memoryview, *, columns: frozenset[str] | None 
     """
     try:
         return _Reader(memoryview(payload)).read(columns)
-    except (zstandard.ZstdError, struct.error, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+    except (
+        zstandard.ZstdError,
+        struct.error,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         if isinstance(error, ChunkError):
             raise
         raise ChunkError(f"damaged chunk: {error}") from error

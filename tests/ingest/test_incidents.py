@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from django.db import IntegrityError, OperationalError, connection, connections
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from rlviewer.ingest import services
 from rlviewer.ingest.consistency import problems
 from rlviewer.ingest.drain import drain_spool
 from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
+from rlviewer.ingest.prompts import upsert_prompts
 from rlviewer.ingest.services import adopt_parked, store_batch
 from rlviewer.lib.json import dumps, loads
 from rlviewer.lib.text import bytes_from_text
@@ -403,54 +405,73 @@ def test_incident_I4_5_mb_of_text_is_stored_whole(run: Run) -> None:
     assert completions(run) == [text, b"a", b"b", b"c"]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_incident_R8_writers_of_the_same_new_prompts_make_each_once(project: Any) -> None:
-    runs = [make_run(project, f"run {n}") for n in range(8)]
-    # The same 40 prompts in another order for every writer: without an order of their own they would wait in a circle.
-    batches = []
-    for n, run in enumerate(runs):
-        batch = make_batch(run, groups=40, group_size=1, tokens=1)
-        order = np.random.default_rng(n).permutation(40)
-        texts = [f"prompt {i}".encode() for i in order]
-        batches.append(with_groups(batch, prompt=texts, answer=[b"1"] * 40))
+def at_once(work: Callable[[int], object], count: int) -> None:
+    """Run `work(0)` to `work(count - 1)` in threads that start together; raises what any of them raised."""
     errors: list[BaseException] = []
-    barrier = threading.Barrier(len(runs))
+    barrier = threading.Barrier(count)
 
-    def write(batch: RolloutBatch) -> None:
+    def one(number: int) -> None:
         try:
             barrier.wait()
-            store_batch(batch, source="test")
+            work(number)
         except BaseException as error:
             errors.append(error)
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=write, args=[batch]) for batch in batches]
+    threads = [threading.Thread(target=one, args=[number]) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert errors == []
-    assert Prompt.objects.count() == 40
-    assert Group.objects.count() == 320
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_incident_R8_writers_of_the_same_new_prompts_make_each_once(project: Any) -> None:
+    batches = [make_batch(make_run(project, f"run {n}"), groups=20, group_size=1, tokens=1) for n in range(6)]
+    batches = [
+        with_groups(batch, prompt=[b"prompt %d" % i for i in range(20)], answer=[b"1"] * 20) for batch in batches
+    ]
+    at_once(lambda n: store_batch(batches[n], source="test"), 6)
+    assert (Prompt.objects.count(), Group.objects.count()) == (20, 120)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_incident_R8_prompts_in_any_order_never_wait_in_a_circle(project: Any) -> None:
+    empty = dict.fromkeys(("generator", "parameters", "difficulty", "answer", "oracle_trace"))
+    groups = [{**empty, "prompt": b"prompt %d" % n} for n in range(4000)]
+    ids: dict[int, list[int]] = {}
+
+    def write(writer: int) -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            mine = groups if writer % 2 else groups[::-1]
+            ids[writer] = upsert_prompts(cursor, project.pk, mine)[:: 1 if writer % 2 else -1]
+
+    at_once(write, 4)
+    assert Prompt.objects.count() == 4000
+    assert ids[0] == ids[1] == ids[2] == ids[3]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_same_batch_at_once_is_stored_once(run: Run) -> None:
     batch = make_batch(run, groups=8)
     outcomes = []
-    barrier = threading.Barrier(6)
-
-    def write() -> None:
-        barrier.wait()
-        outcomes.append(store_batch(batch, source="test"))
-        connections.close_all()
-
-    threads = [threading.Thread(target=write) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: outcomes.append(store_batch(batch, source="test")), 6)
     assert sorted(outcome.was_known for outcome in outcomes) == [False, True, True, True, True, True]
     assert {outcome.stored for outcome in outcomes} == {32}
     assert Rollout.objects.count() == 32
+
+
+@pytest.mark.django_db(transaction=True)
+def test_different_batches_of_one_new_step_at_once_all_count(run: Run) -> None:
+    whole = make_batch(run, groups=6)
+    batches = []
+    for group in range(6):
+        header = replace(whole.header, batch_id=f"00000000-0000-0000-0000-{group:012d}")
+        rows = whole.rollouts.slice(4 * group, 4)
+        batches.append(replace(whole, header=header, rollouts=rows, reward_spans=whole.reward_spans.slice(0, 0)))
+    at_once(lambda n: store_batch(batches[n], source="test"), 6)
+    assert Step.objects.get().rollout_count == 24
+    assert list(problems()) == []
