@@ -8,6 +8,13 @@
     try { value ? localStorage.setItem(key, value) : localStorage.removeItem(key) } catch { /* private window */ }
   };
 
+  // ---- what a person types is never overwritten: an answer to what stood there before is thrown away
+  Idiomorph.defaults.ignoreActiveValue = true;
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest?.("form[hx-get]");
+    if (form) htmx.trigger(form, "htmx:abort");
+  });
+
   // ---- toasts
   function toast(text, kind = "info") {
     const box = document.createElement("div");
