@@ -1,5 +1,6 @@
 """Chunks: everything comes back bit for bit, costs little, and a damaged payload is refused."""
 
+import contextlib
 import json
 import random
 import uuid
@@ -23,7 +24,9 @@ kinds = {name: kind.to_pandas_dtype() for name, kind in TOKEN_COLUMNS.items()} |
 
 def numbers(kind: type, length: int) -> st.SearchStrategy[np.ndarray]:
     if kind is np.float32:
-        return st.lists(float_bits, min_size=length, max_size=length).map(lambda bits: np.array(bits, np.uint32).view(kind))
+        return st.lists(float_bits, min_size=length, max_size=length).map(
+            lambda bits: np.array(bits, np.uint32).view(kind)
+        )
     info = np.iinfo(kind)
     return st.lists(st.integers(info.min, info.max), min_size=length, max_size=length).map(lambda v: np.array(v, kind))
 
@@ -151,10 +154,9 @@ def test_a_damaged_payload_is_refused_and_nothing_else_happens() -> None:
     for _ in range(2000):
         flipped = bytearray(payload)
         flipped[rng.randrange(len(payload))] ^= 1 << rng.randrange(8)
-        try:
-            unpack_chunk(bytes(flipped))  # a flipped bit of a raw frame is for the SHA-256 beside it to find
-        except ChunkError:
-            pass
+        # A flipped bit of a raw frame is for the SHA-256 beside it to find.
+        with contextlib.suppress(ChunkError):
+            unpack_chunk(bytes(flipped))
 
 
 def with_header(**changes: Any) -> bytes:
