@@ -8,8 +8,8 @@ from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Sum
 from rlviewer.runs.models import Run, RunState
 from training.config import BUILTIN_MODEL, RunConfig
 
-# Measured with the built-in model on two CPU cores: sampling, scoring, learning and recording, a sampled token.
-SECONDS_PER_TOKEN = 2.2e-4
+# Measured on the demo with the built-in model: everything that a step does, by token that it may sample at most.
+SECONDS_PER_TOKEN = 3e-4
 BUILTIN_BYTES = 4_000_000
 STARTING_SECONDS = 6.0
 # Measured on stored runs: token chunk with its arrays a token; narrow row, indexes and searchable text a rollout.

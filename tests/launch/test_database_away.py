@@ -1,5 +1,6 @@
 """Postgres goes away and comes back while a run trains. A server of its own, since it is killed."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -63,7 +64,8 @@ def kill_hard(postgres: Postgres) -> None:
     """The server and its backends, all at once, as a power loss would."""
     assert postgres.process is not None
     for child in Path(f"/proc/{postgres.process.pid}/task/{postgres.process.pid}/children").read_text().split():
-        os.kill(int(child), 9)
+        with contextlib.suppress(ProcessLookupError):  # a backend whose client has just left
+            os.kill(int(child), 9)
     postgres.process.kill()
     postgres.process.wait()
 

@@ -189,23 +189,25 @@ def test_incident_J3_workers_consume_again_after_the_broker_was_away(workers: Wo
 def test_incident_J3_a_deaf_worker_ends_to_be_started_again(workers: Workers) -> None:
     """A thief waits in front of it for every message, so it hears nothing though Redis answers."""
     run = workers.launch(steps=2)
-    thief = threading.Thread(target=steal_messages, args=(workers.broker,), daemon=True)
+    is_caught = threading.Event()
+    thief = threading.Thread(target=steal_messages, args=(workers.broker, is_caught), daemon=True)
     workers.broker.client.flushall()
     thief.start()
     deaf = workers.start()
-    assert deaf.wait(120) == DEAF_EXIT_CODE
+    wait_until(lambda: deaf.poll() is not None, 90, "the deaf worker to end", workers.log)
+    assert deaf.returncode == DEAF_EXIT_CODE
     assert not workers.starts(run)
-    workers.broker.stop()
-    workers.broker.start()
+    is_caught.set()
     workers.start()
-    workers.wait_for(run, "finished")
+    workers.wait_for(run, "finished", seconds=60)
 
 
-def steal_messages(broker: Broker) -> None:
+def steal_messages(broker: Broker, is_caught: threading.Event) -> None:
     """Redis serves whoever has waited longest, and a worker asks anew every second."""
+    client = redis.Redis(unix_socket_path=str(broker.socket), socket_timeout=None)
     with contextlib.suppress(redis.RedisError):
-        while True:
-            broker.client.brpop(["cpu"], timeout=0)
+        while not is_caught.is_set():
+            client.brpop(["cpu"], timeout=0)
 
 
 def test_a_broker_that_is_away_stops_no_training(workers: Workers) -> None:
