@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training.config import ModelConfig
+from training.config import BUILTIN_MODEL, ModelConfig
 from training.policy import Policy, load_policy
 from training.warmstart import build_tokenizer
 
 torch.set_num_threads(1)
-RUN_UID = "5f0c2d4e-8a51-4c2e-9d57-3b1f0a6c7e21"
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +46,13 @@ def policy(model_folder: Path) -> Policy:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, model_folder: Path) -> Callable[..., Path]:
-    """A run folder with a configuration of a few quick steps; `top` are lines of its first table."""
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """A run folder with a configuration of a few quick steps of the built-in model, which is right now and then.
 
-    def make(name: str = "run", *, steps: int = 4, top: str = "", model: str | None = None, tables: str = "") -> Path:
+    `top` are lines of the first table, `tables` further ones.
+    """
+
+    def make(name: str = "run", *, steps: int = 4, top: str = "", model: str = BUILTIN_MODEL, tables: str = "") -> Path:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "config.toml").write_text(
@@ -59,13 +61,13 @@ steps = {steps}
 threads = 1
 {top}
 [model]
-path = '{model or model_folder}'
+path = '{model}'
 [sampling]
 group_size = 4
 prompts_per_step = 3
 max_new_tokens = 6
 [optimizer]
-learning_rate = 1e-3
+learning_rate = 1e-4
 [eval]
 every_steps = 4
 prompts = 6
