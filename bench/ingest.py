@@ -30,7 +30,7 @@ class Size:
     kills: int
 
 
-SIZES = {"small": Size(3, 8, 128, 64, 2), "full": Size(7, 16, 512, 256, 5)}
+SIZES = {"small": Size(3, 8, 128, 64, 1), "full": Size(7, 16, 512, 256, 5)}
 
 
 @dataclass
