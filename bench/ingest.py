@@ -131,8 +131,7 @@ def report(size: Size, server: BenchServer, mine: Measured, theirs: list[Measure
     return [
         f"Rollouts of {TOKENS} tokens with ids, two log-probability arrays, advantages and 2 KB of text, in one PostgreSQL"
         f" {server.version()} with the same settings (fsync on). The same generated rollouts for all, {size.rounds} rounds in"
-        f" turns: {size.our_steps * GROUPS * GROUP_SIZE} a round for us, {size.peer_rollouts} for a peer, whose rate does not"
-        " grow with more.",
+        f" turns: {size.our_steps * GROUPS * GROUP_SIZE} a round for us, {size.peer_rollouts} for a peer.",
         "",
         *[f"- {m.name}: {m.door}." for m in [mine, *theirs]],
         "- Arrays go to the peers as JSON lists with the nine digits that give a float32 back.",
