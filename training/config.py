@@ -123,7 +123,8 @@ class RunConfig:
     def from_toml(cls, source: str, *, where: str = "config") -> Self:
         try:
             raw = tomllib.loads(source)
-        except tomllib.TOMLDecodeError as error:
+        # Also a ValueError: a number of thousands of digits.
+        except (ValueError, RecursionError) as error:
             raise ConfigError("", f"{where}: not valid TOML: {error}") from None
         return cls.from_dict(raw)
 
@@ -163,8 +164,8 @@ def _build(cls: type[Any], raw: dict[str, Any], prefix: str) -> Any:
 
 
 def _checked(kind: Any, value: Any, key: str, rules: "types.MappingProxyType[str, Any] | Any") -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+    if kind is float and type(value) is int:
+        value = as_float(value)
     wanted = typing.get_origin(kind) or kind
     if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
         raise ConfigError(key, f"must be {NAMES.get(wanted, wanted.__name__)}, got {value!r}")
@@ -182,6 +183,14 @@ def _checked(kind: Any, value: Any, key: str, rules: "types.MappingProxyType[str
             key, f"{value!r} is not one of {', '.join(options)}" + (f"; did you mean {near[0]}?" if near else "")
         )
     return value
+
+
+def as_float(value: int) -> float:
+    """`value` as a float; one of hundreds of digits becomes infinite, which every bound refuses."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a table", list: "a list"}

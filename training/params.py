@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from training.config import NAMES, ConfigError
+from training.config import NAMES, ConfigError, as_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def unknown(name: str, known: Mapping[str, Any] | tuple[str, ...], noun: str) ->
 def _checked(spec: Param, value: Any, key: str) -> Any:
     kind = type(spec.default)
     if kind is float and type(value) is int:
-        value = float(value)
+        value = as_float(value)
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if kind is not type(None) and type(value) is not kind:

@@ -110,6 +110,8 @@ def test_train_stops_at_its_next_step_on_ctrl_c(config: Path, environment: dict[
         ("[sampling]\ngroup_size = 1", "sampling.group_size: "),
         ("steps = nan", "steps: must be a whole number"),
         ("steps = ", "not valid TOML"),
+        ("seed = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
+        ("x = " + "[" * 5000, "not valid TOML"),
         ("[task]\nname = 'additoin'", "task.name: "),
     ],
 )

@@ -46,6 +46,8 @@ def test_a_kl_coefficient_brings_its_term() -> None:
             "algorithm_params.kl_estimator",
             "k2 or k3",
         ),
+        ({"algorithm_params": {"eps": 10**400}}, "algorithm_params.eps", "finite"),
+        ({"optimizer": {"learning_rate": -(10**400)}}, "optimizer.learning_rate", "finite"),
         ({"hooks": {"H8": ["ref_kl"]}}, "algorithm_params.kl_coefficient", "above 0"),
         ({"hooks": {"H7": "cliped"}}, "hooks.H7", "did you mean clipped?"),
         ({"optimizer": {"warmup_steps": 101}}, "optimizer.warmup_steps", "at most steps"),
