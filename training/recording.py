@@ -27,6 +27,7 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        spool.discard_unfinished(folder)
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None

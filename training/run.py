@@ -136,7 +136,9 @@ def train(run: Run, first_step: int, progress: Progress) -> bool:
             evaluate(run, step, progress)
         if run.attempt.is_stop_wanted(phase="training"):
             run.attempt.report(state="stopping")
-            save_checkpoint(run, step)
+            # Replacing a checkpoint by its equal would leave an instant without it.
+            if run.attempt.status["last_checkpoint"] != step:
+                save_checkpoint(run, step)
             return False
         train_step(run, step, progress)
         if (step + 1) % config.checkpoint.every_steps == 0 or step + 1 == config.steps:

@@ -53,6 +53,12 @@ def put(folder: Path, batch: RolloutBatch) -> Path:
     return path
 
 
+def discard_unfinished(folder: Path) -> None:
+    """Remove what a killed writer left behind; only for the one writer of this spool."""
+    for part in folder.glob(f"*{SUFFIX}{PART_SUFFIX}"):
+        part.unlink(missing_ok=True)
+
+
 def waiting(folder: Path) -> Iterator[Path]:
     """Finished batch files, oldest first."""
     try:

@@ -137,6 +137,31 @@ def test_a_stop_saves_a_checkpoint_and_a_resume_goes_on_as_if_nothing_had_happen
     assert current(cut) == current(whole)
 
 
+def test_a_stop_right_after_a_checkpoint_leaves_it_alone(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, saved, save = make_run(steps=6), [], checkpoints.save
+
+    def counting(*args: Any, step: int, **rest: Any) -> Any:
+        saved.append(step)
+        return save(*args, step=step, **rest)
+
+    monkeypatch.setattr(checkpoints, "save", counting)
+    for number in (1, 2):  # the second is stopped before its first step
+        one = Attempt(folder, number)
+        stop_after(one, folder, 3)
+        assert run_attempt(one, RUN_UID, is_resume=number > 1, draws_bar=False) == STOPPED
+        assert status(folder, number)["last_checkpoint"] == 3
+    assert saved == [3]
+
+
+def test_half_a_batch_of_a_killed_trainer_is_cleared_away(make_run: MakeRun) -> None:
+    folder = make_run(steps=1)
+    half = folder / "spool" / "0001-00000007-1-x.batch.part"
+    half.parent.mkdir()
+    half.write_bytes(b"half")
+    assert attempt(folder, 2, resume=True) == FINISHED
+    assert not half.exists()
+
+
 def stop_after(attempt: Attempt, folder: Path, steps: int) -> None:
     """Ask for a stop as soon as the attempt says that many steps are done."""
     report = attempt.report
