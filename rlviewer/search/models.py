@@ -16,7 +16,12 @@ class RolloutText(models.Model):
     class Meta:
         indexes = [
             # An expression, so that the words are stored once, in the index.
-            GinIndex(SearchVector("completion", config="simple"), name="rollout_text_words"),
+            GinIndex(
+                SearchVector("completion", config="simple"),
+                name="rollout_text_words",
+                # KB. The list of words not merged yet never shrinks on disk; a longer one is no faster here.
+                gin_pending_list_limit=1024,
+            ),
         ]
 
 
