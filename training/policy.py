@@ -167,6 +167,11 @@ def load_policy(config: ModelConfig) -> Policy:
     if absent := sorted(loading["missing_keys"]):
         # transformers would train these from random numbers without a word.
         raise ConfigError("model.path", f"{config.path}: the weights lack {_few(absent)}")
+    if not getattr(model.config, "num_attention_heads", None):
+        raise ConfigError(
+            "model.path",
+            f"{config.path}: {described.model_type} has no attention, whose keys and values sampling caches",
+        )
     policy = Policy(model.to(device), tokenizer, device)
     if not policy.eos_ids:
         raise ConfigError("model.path", f"{config.path}: neither model nor tokenizer names an end-of-sequence token")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, MambaConfig
 
 from training.config import BUILTIN_MODEL, ConfigError, ModelConfig
 from training.policy import Policy, Tokens, entropy_of, load_policy
@@ -149,3 +150,11 @@ def test_a_gpu_that_is_not_there_is_refused(model_folder: Path, monkeypatch: pyt
     with pytest.raises(ConfigError) as refused:
         load_policy(ModelConfig(path=str(model_folder), device="cuda"))
     assert refused.value.key == "model.device"
+
+
+def test_a_model_without_attention_is_refused(policy: Policy, tmp_path: Path) -> None:
+    config = MambaConfig(vocab_size=258, hidden_size=16, num_hidden_layers=1, eos_token_id=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="mamba has no attention"):
+        load_policy(ModelConfig(path=str(tmp_path)))

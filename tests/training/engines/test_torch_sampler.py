@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PreTrainedConfig
 
 from training.config import ModelConfig
 from training.engines import torch_sampler
-from training.engines.base import PromptRequest, SamplingError
-from training.engines.torch_sampler import TorchSampler
-from training.policy import Policy, load_policy
+from training.engines.base import PromptRequest, Samples, SamplingError
+from training.engines.torch_sampler import TorchSampler, left_padded
+from training.policy import Policy, Tokens, load_policy
 
 PROMPTS = ["12+34=", "7*8=", "reverse abc="]
 
@@ -21,9 +22,7 @@ def requests(policy: Policy, *counts: int) -> list[PromptRequest]:
     return [PromptRequest(policy.encode(text), count) for text, count in zip(PROMPTS, counts, strict=True)]
 
 
-def test_logprobs_and_entropy_are_those_of_a_full_forward(policy: Policy) -> None:
-    asked = requests(policy, 4, 2, 3)
-    samples = TorchSampler(policy).sample(asked, temperature=0.8, max_new_tokens=7, seed=3)
+def assert_equals_full_forward(policy: Policy, samples: Samples, asked: list[PromptRequest]) -> None:
     prompts = [request.prompt_ids for request in asked for _ in range(request.count)]
     for row, prompt in enumerate(prompts):
         length = int(samples.lengths[row])
@@ -35,6 +34,40 @@ def test_logprobs_and_entropy_are_those_of_a_full_forward(policy: Policy) -> Non
         torch.testing.assert_close(samples.sampler_logprobs[row, :length], taken, atol=2e-5, rtol=0)
         entropy = -(plain.exp() * plain).sum(-1)
         torch.testing.assert_close(samples.entropy[row, :length], entropy, atol=2e-5, rtol=0)
+
+
+def test_logprobs_and_entropy_are_those_of_a_full_forward(policy: Policy) -> None:
+    asked = requests(policy, 4, 2, 3)
+    samples = TorchSampler(policy).sample(asked, temperature=0.8, max_new_tokens=7, seed=3)
+    assert_equals_full_forward(policy, samples, asked)
+
+
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "initializer_range": 0.3}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        # Learned positions, no rotation: a padded prompt must not shift them.
+        GPT2Config(vocab_size=258, **SMALL, eos_token_id=1, bos_token_id=1),
+        # A window shorter than the prompts: the cache forgets.
+        MistralConfig(vocab_size=258, **SMALL, num_key_value_heads=2, sliding_window=4, eos_token_id=1, bos_token_id=1),
+    ],
+    ids=["gpt2", "mistral"],
+)
+def test_other_architectures_sample_and_learn_alike(policy: Policy, tmp_path: Path, config: PreTrainedConfig) -> None:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    other = load_policy(ModelConfig(path=str(tmp_path)))
+    asked = requests(other, 3, 3, 3)
+    samples = TorchSampler(other).sample(asked, temperature=0.8, max_new_tokens=7, seed=3)
+    assert_equals_full_forward(other, samples, asked)
+    prompt_ids, prompt_mask = left_padded([request.prompt_ids for request in asked], 0, other.device)
+    mask = torch.arange(samples.token_ids.shape[1]) < samples.lengths[:, None]
+    owner = torch.arange(3).repeat_interleave(3)
+    scores = other.score(Tokens(prompt_ids, prompt_mask, owner, samples.token_ids, mask), temperature=0.8)
+    torch.testing.assert_close(scores.logprobs[mask], samples.sampler_logprobs[mask], atol=2e-5, rtol=0)
 
 
 def test_rows_end_with_the_end_token_or_at_the_limit(policy: Policy) -> None:
