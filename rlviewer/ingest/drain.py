@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.db import DataError, IntegrityError
+from django.db import DataError, IntegrityError, OperationalError
 
 from rlviewer.ingest import ledger
 from rlviewer.ingest.preparing import PreparedBatch, prepare
@@ -99,7 +99,9 @@ def _store(path: Path, read: _ReadFile, result: DrainResult) -> None:
     else:
         try:
             outcome = store_prepared(read.prepared, source="spool", sha256=read.sha256)
-        except (DataError, IntegrityError) as error:
+        except (DataError, IntegrityError, OperationalError) as error:
+            if isinstance(error, OperationalError) and not _is_over_a_limit(error):
+                raise
             # A value that validation let through: keep the batch for a person, store the others.
             logger.exception("%s: Postgres refused the batch; it is parked", path.name)
             _park_damaged(path, _ReadFile(None, read.sha256, path.read_bytes(), f"{path.name}: {error}"))
@@ -111,6 +113,11 @@ def _store(path: Path, read: _ReadFile, result: DrainResult) -> None:
             result.parked += outcome.parked
     path.unlink(missing_ok=True)
     result.files += 1
+
+
+def _is_over_a_limit(error: OperationalError) -> bool:
+    """Postgres is there but will never take this: too deep, too wide, too long for an index (class 54)."""
+    return str(getattr(error.__cause__, "sqlstate", None)).startswith("54")
 
 
 def _park_damaged(path: Path, read: _ReadFile) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 
-from django.db import connection, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from rlviewer.ingest import ledger, steps
@@ -78,8 +78,8 @@ def adopt_parked(run: Run) -> int:
             try:
                 batch = RolloutBatch.from_bytes(bytes(parked.payload), where=f"parked batch {parked.pk}")
                 outcome = store_batch(batch, source="parked")
-            except RecordError as error:
-                logger.warning("%s", error)
+            except (RecordError, DataError, IntegrityError) as error:
+                logger.warning("parked batch %s stays for a person: %s", parked.pk, error)
                 ParkedBatch.objects.filter(pk=parked.pk).update(run_uid=None, reason=str(error))
                 continue
             if not outcome.parked:

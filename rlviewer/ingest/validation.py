@@ -114,7 +114,8 @@ def check_header(header: BatchHeader) -> None:
             f"phase_seconds of {name} must be a number",
             seconds,
         )
-    need(isinstance(header.events, list), "events must be a list", header.events)
+    are_objects = isinstance(header.events, list) and all(isinstance(event, dict) for event in header.events)
+    need(are_objects, "events must be a list of objects", header.events)
     try:
         uuid.UUID(header.batch_id), uuid.UUID(header.run_uid)
     except (ValueError, AttributeError, TypeError) as error:

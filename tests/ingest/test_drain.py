@@ -77,8 +77,15 @@ def test_a_file_is_deleted_only_after_its_commit(run: Run, run_dir: Path, monkey
     assert drain_spool(run_dir).stored == 32
 
 
+def too_large() -> OperationalError:
+    error = OperationalError("index row size 3000 exceeds btree version 4 maximum 2704")
+    error.__cause__ = psycopg.errors.ProgramLimitExceeded()
+    return error
+
+
+@pytest.mark.parametrize("error", [DataError("value out of range"), too_large()], ids=["data", "limit"])
 def test_a_batch_that_postgres_refuses_is_parked_for_a_person(
-    run: Run, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, run_dir: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     first, second = fill(run_dir, run, 2)
     data = first.read_bytes()
@@ -86,7 +93,7 @@ def test_a_batch_that_postgres_refuses_is_parked_for_a_person(
 
     def picky(prepared: object, **rest: object) -> object:
         if prepared.header.step == 0:  # type: ignore[attr-defined]
-            raise DataError("value out of range")
+            raise error
         return real(prepared, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(drain, "store_prepared", picky)
@@ -94,7 +101,7 @@ def test_a_batch_that_postgres_refuses_is_parked_for_a_person(
     assert (result.damaged, result.stored) == (1, 16)
     parked = ParkedBatch.objects.get()
     assert bytes(parked.payload) == data
-    assert "value out of range" in parked.reason
+    assert str(error) in parked.reason
     assert not first.exists() and not second.exists()
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from django.db import connection
+from django.db import DataError, connection
 
+from rlviewer.ingest import services
 from rlviewer.ingest.metrics import append_metrics
 from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
 from rlviewer.ingest.services import adopt_parked, store_batch
@@ -251,6 +252,24 @@ def test_a_batch_of_an_unknown_attempt_waits_for_it(run: Run) -> None:
     assert adopt_parked(run) == 1
     assert not ParkedBatch.objects.exists()
     assert Step.objects.get().attempt.number == 2
+
+
+def test_a_parked_batch_that_postgres_refuses_stops_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(2):
+        store_batch(make_batch(run, attempt=2, step=step), source="test")
+    Attempt.objects.create(run=run, number=2)
+    real = services.store_batch
+
+    def picky(batch: RolloutBatch, **rest: str) -> object:
+        if batch.header.step == 0:
+            raise DataError("value out of range")
+        return real(batch, **rest)
+
+    monkeypatch.setattr(services, "store_batch", picky)
+    assert adopt_parked(run) == 1
+    left = ParkedBatch.objects.get()
+    assert (left.run_uid, left.reason) == (None, "value out of range")
+    assert Step.objects.get().index == 1
 
 
 def test_an_empty_batch_still_makes_its_step(run: Run) -> None:

@@ -161,7 +161,7 @@ def test_rows_in_any_order_are_sorted_by_group_and_number() -> None:
     "changes",
     [
         {"attempt": 0}, {"attempt": 2**31}, {"attempt": True}, {"step": -1}, {"step": 1.5}, {"split": ""}, {"split": "s" * 41},
-        {"split": "a\0b"}, {"batch_id": "x"}, {"run_uid": None}, {"phase_seconds": []}, {"phase_seconds": {"a": "b"}}, {"phase_seconds": {"a": NAN}}, {"events": [{1, 2}]}, {"events": [NESTED]}, {"events": {}}, {"source": "s" * 41},
+        {"split": "a\0b"}, {"batch_id": "x"}, {"run_uid": None}, {"phase_seconds": []}, {"phase_seconds": {"a": "b"}}, {"phase_seconds": {"a": NAN}}, {"events": [{1, 2}]}, {"events": [NESTED]}, {"events": {}}, {"events": ["x"]}, {"source": "s" * 41},
     ],
 )  # fmt: skip
 def test_a_bad_header_refuses_the_batch(changes: dict[str, Any]) -> None:
