@@ -27,10 +27,10 @@ class Estimate:
     basis: str  # one sentence for the person who decides
 
 
-def estimate(config: RunConfig) -> Estimate:
-    """Two queries."""
+def estimate(config: RunConfig, runs: QuerySet[Run]) -> Estimate:
+    """From finished ones among `runs`, those that the person may see. Two queries."""
     rollouts = count_rollouts(config)
-    similar = Run.objects.filter(
+    similar = runs.filter(
         state=RunState.FINISHED,
         model=config.model.path,
         task=config.task.name,

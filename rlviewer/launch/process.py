@@ -192,11 +192,12 @@ class TrainerRecord:
                 os.killpg(self.pid, signal.SIGKILL)
 
     @classmethod
-    def end_earlier(cls, run_uid: str) -> None:
-        """End trainers of this run that lost their lease: one of them may still hold the run's folder."""
+    def end_trainers(cls, run_uid: str, *, upto: int) -> None:
+        """End trainers of this run's attempts up to one: each may still hold the run's folder."""
         deadline = time.monotonic() + EARLIER_SECONDS
         for note in cls.all():
-            while note.run_uid == run_uid and note.is_alive() and time.monotonic() < deadline:
+            is_meant = note.run_uid == run_uid and note.attempt <= upto
+            while is_meant and note.is_alive() and time.monotonic() < deadline:
                 note.kill()
                 time.sleep(0.05)
 

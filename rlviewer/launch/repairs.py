@@ -36,15 +36,25 @@ def mend(*, with_spools: bool) -> None:
 def end_lost_attempts() -> None:
     """End what this host's dead workers and commands held: their trainers died with them or are killed now."""
     for lease in Lease.objects.filter(holder__startswith=f"{hosts.host_name()}:").select_related("attempt__run"):
-        forgotten = hosts.is_this_process(lease.holder) and lease.attempt_id not in supervise.ACTIVE
+        forgotten = hosts.is_this_process(lease.holder) and lease.holder not in supervise.ACTIVE
         if not (forgotten or hosts.is_dead_here(lease.holder)):
             continue
-        folder = RunFolder(str(lease.attempt.run.uid), lease.attempt.number)
-        TrainerRecord.end_earlier(folder.run_uid)
-        drain(folder)
-        status = TrainerStatus.read(folder.status) or TrainerStatus()
         reason = "its worker failed" if forgotten else "its worker was killed, or this host was restarted,"
-        finish_attempt(lease.attempt_id, lease.fence, Ending(worker_died=reason), status, host=hosts.host_name())
+        try:
+            end_lost(lease, reason)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            log.exception("attempt %s: its end could not be recorded; trying again", lease.attempt_id)
+
+
+def end_lost(lease: Lease, reason: str) -> None:
+    folder = RunFolder(str(lease.attempt.run.uid), lease.attempt.number)
+    # Not a later attempt's: this one may have ended, and the next begun, since its lease was read.
+    TrainerRecord.end_trainers(folder.run_uid, upto=folder.attempt)
+    drain(folder)
+    status = TrainerStatus.read(folder.status) or TrainerStatus()
+    finish_attempt(lease.attempt_id, lease.fence, Ending(worker_died=reason), status, host=hosts.host_name())
 
 
 def kill_stale_trainers() -> None:

@@ -73,11 +73,18 @@ def stop_run(user: User | None, run: Run) -> None:
         if RunState(run.state).is_terminal:
             raise RunStateError(f"The run is {run.state} already.")
         run.wanted, run.wanted_by, run.state = "stop", user, RunState.STOPPING
-        if _stop_queued(run, user):
-            run.state, run.ended_at = RunState.STOPPED, timezone.now()
-            run.state_reason = f"stopped by {name_of(user)} before it started"
+        _end_queued(run, f"stopped by {name_of(user)} before it started")
         run.save(update_fields=["wanted", "wanted_by", "state", "state_reason", "ended_at"])
         _tell(user, "stop", run)
+
+
+def end_abandoned(run: Run) -> None:
+    """End a run that its command in a terminal queued and, killed, did not begin; nobody else will."""
+    with transaction.atomic():
+        run = _locked(run)
+        if _end_queued(run, "the command that queued it ended before it started"):
+            run.save(update_fields=["state", "state_reason", "ended_at"])
+            announce_state(run)
 
 
 def pause_run(user: User | None, run: Run) -> None:
@@ -114,20 +121,20 @@ def resume_run(user: User | None, run: Run) -> Attempt:
     """Queue a new attempt of a run that stopped or failed; it starts from the newest intact checkpoint.
 
     Raises:
-        RunStateError: the run is still going, has done all its steps, or was written by another trainer.
+        RunStateError: the run is still going, has done all its steps, or was not trained here.
     """
     with transaction.atomic():
         run = _locked(run)
         if run.state not in {RunState.STOPPED, RunState.FAILED}:
             raise RunStateError(f"Only a stopped or failed run can be resumed; this one is {run.state}.")
-        if not run.config:
-            raise RunStateError("This run was imported; there is no configuration to resume it with.")
         last = run.attempts.order_by("-number").first()
-        if last is not None:
-            # An unreachable host may still be training it and would otherwise report over the new attempt.
-            leases.revoke(last.pk)
+        if last is None or not Lease.objects.filter(attempt=last).exists():
+            raise RunStateError("This run was not trained here; its checkpoints stayed where it was.")
+        # An unreachable host may still be training it and would otherwise report over the new attempt.
+        leases.revoke(last.pk)
         if run.queue == FOREGROUND:
             run.queue = DEFAULT_QUEUE  # its command is gone; a worker goes on
+        run.wanted = "run"  # also when it was paused as it failed
         attempt = add_next_attempt(run, deaths=0)
         run.state_reason = f"resumed by {name_of(user)} as attempt {attempt.number}"
         run.save(update_fields=["state_reason", "queue"])
@@ -165,15 +172,18 @@ def _add_attempt(run: Run, *, deaths: int = 0) -> Attempt:
     return attempt
 
 
-def _stop_queued(run: Run, user: User | None) -> bool:
-    """End the attempt if no worker has taken it yet. The row's lock decides against a worker that takes it now."""
+def _end_queued(run: Run, reason: str) -> bool:
+    """End the attempt if nobody has taken it yet. The row's lock decides against a worker that takes it now."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE runs_attempt SET state = 'stopped', ended_at = now(), reason = %s"
             " WHERE run_id = %s AND number = %s AND state = 'queued'",
-            [f"stopped by {name_of(user)} before it started", run.pk, run.current_attempt],
+            [reason, run.pk, run.current_attempt],
         )
-        return cursor.rowcount == 1
+        if cursor.rowcount == 0:
+            return False
+    run.state, run.state_reason, run.ended_at = RunState.STOPPED, reason, timezone.now()
+    return True
 
 
 def _tell(user: User | None, verb: str, run: Run) -> None:

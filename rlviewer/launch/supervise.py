@@ -32,8 +32,8 @@ LAST_DRAIN_SECONDS = 60.0
 
 DATABASE_AWAY = (OperationalError, InterfaceError)
 
-# Attempts that this process is responsible for; the sweeper ends those it holds a lease for and has lost.
-ACTIVE: set[int] = set()
+# Holders of leases that this process looks after; the sweeper ends what it holds and has lost sight of.
+ACTIVE: set[str] = set()
 
 
 def run_attempt(
@@ -50,15 +50,17 @@ def run_attempt(
         interruption: how the reason says that it was set.
         on_status: called with each new status.
     """
-    fence = leases.acquire(attempt_id, hosts.new_holder(), settings.LEASE_SECONDS)
-    if fence is None:
-        return None
-    ACTIVE.add(attempt_id)
+    holder = hosts.new_holder()
+    # Before the lease is taken: the sweeper beside us must never see one that nobody looks after.
+    ACTIVE.add(holder)
     try:
+        fence = leases.acquire(attempt_id, holder, settings.LEASE_SECONDS)
+        if fence is None:
+            return None
         attempt = Attempt.objects.select_related("run").get(pk=attempt_id)
         return _Supervision(attempt, fence, interrupted, interruption, on_status).run()
     finally:
-        ACTIVE.discard(attempt_id)
+        ACTIVE.discard(holder)
 
 
 class _Supervision:
@@ -95,19 +97,20 @@ class _Supervision:
     def run(self) -> Verdict | None:
         oom_kills = hosts.oom_kills()
         try:
-            TrainerRecord.end_earlier(self.folder.run_uid)
+            TrainerRecord.end_trainers(self.folder.run_uid, upto=self.folder.attempt)
             self.folder.prepare(self.config_toml)
             self.trainer = TrainerProcess.start(self.folder, resume=self.resumes)
         except OSError as error:
             log.exception("attempt %s: could not start its trainer", self.attempt_id)
             return self._finish(Ending(could_not_start=str(error)))
         log.info("attempt %s: trainer %s started in %s", self.attempt_id, self.trainer.pid, self.folder.root)
-        note = TrainerRecord.write(self.attempt_id, self.fence, self.trainer)
         self.freeze = FreezeWatch(self.trainer.pid)
         drainer = Drainer(self.folder.root)
-        drainer.start()
+        note: TrainerRecord | None = None
         failure = ""
         try:
+            drainer.start()
+            note = TrainerRecord.write(self.attempt_id, self.fence, self.trainer)
             while not self.trainer.has_exited():
                 self._tick()
                 time.sleep(POLL_SECONDS)
@@ -118,7 +121,8 @@ class _Supervision:
             # Also when this process is told to exit: no trainer outlives its supervision.
             self.trainer.signal_group(signal.SIGKILL)
             code = self.trainer.reap()
-            note.remove()
+            if note is not None:
+                note.remove()
             drainer.finish()
         self._read_status()
         self._wait_for(drainer)

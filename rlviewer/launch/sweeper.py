@@ -3,21 +3,25 @@
 import logging
 import os
 import time
+from collections.abc import Callable
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
-from rlviewer.launch import hosts, leases, repairs, supervise
+from rlviewer.launch import hosts, leases, repairs, services, supervise
 from rlviewer.launch.models import Worker
-from rlviewer.launch.services import announce_state, hint_workers, name_of
+from rlviewer.launch.services import FOREGROUND, announce_state, hint_workers, name_of
 from rlviewer.outbox import services as outbox
 from rlviewer.runs.models import Attempt, Run, RunState
 
 log = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS = 10
+ABANDONED_SECONDS = 60
 HOUSEKEEPING_SECONDS = 30.0
 # Texts of this many steps are indexed in one sweep; a sweep must stay short.
 STEPS_AT_A_TIME = 50
@@ -25,7 +29,7 @@ SWEEPER_LOCK = 0x726C76  # an advisory lock of Postgres
 
 
 class Sweeper:
-    """Every chore is harmless to repeat; advisory locks only spare the others the work."""
+    """Every chore is harmless to repeat and a transaction of its own."""
 
     def __init__(self, queues: list[str]) -> None:
         self.queues = queues
@@ -39,24 +43,36 @@ class Sweeper:
 
     def sweep(self) -> bool:
         """One round; True when it announced work that this idle worker could take."""
+        is_housekeeping = time.monotonic() >= self._next_housekeeping
+        if is_housekeeping:
+            self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
         try:
-            self.say_hello()
-            is_housekeeping = time.monotonic() >= self._next_housekeeping
+            self._do(self.say_hello)
+            self._do(lambda: repairs.mend(with_spools=is_housekeeping))
+            self._do(mark_silent)
+            self._do(expire_leases)
+            self._do(end_abandoned)
+            has_announced = self.is_idle and self._do(lambda: announce_queued(self.queues))
+            self._do(index_texts)
             if is_housekeeping:
-                self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
-            repairs.mend(with_spools=is_housekeeping)
-            keep_house(with_pruning=is_housekeeping)
-            index_texts()
-            if is_housekeeping:
-                adopt_orphans()
-            return self.is_idle and announce_queued(self.queues)
+                self._do(adopt_orphans)
+                self._do(prune)
+            return bool(has_announced)
         except (OperationalError, InterfaceError) as error:
             log.warning("sweep put off, database away: %s", error)
-        except Exception:
-            log.exception("sweep failed; the next one is due soon")
         finally:
             connection.close()
         return False
+
+    def _do(self, chore: Callable[[], object]) -> object:
+        """A chore that fails by a mistake of ours must not keep the others from being done."""
+        try:
+            return chore()
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            log.exception("a chore of the sweep failed; the next round tries it again")
+            return None
 
     def say_hello(self) -> None:
         Worker.objects.update_or_create(
@@ -99,17 +115,26 @@ def announce_queued(queues: list[str]) -> bool:
     return bool(waiting)
 
 
-def keep_house(*, with_pruning: bool) -> None:
-    """What one worker of the whole installation does for all."""
+def end_abandoned() -> None:
+    """End what a command in a terminal queued and never took; it takes what it queues at once."""
+    long_ago = timezone.now() - timedelta(seconds=ABANDONED_SECONDS)
+    for run in Run.objects.filter(
+        state=RunState.QUEUED, queue=FOREGROUND, attempts__state=RunState.QUEUED, attempts__created_at__lt=long_ago
+    ):
+        services.end_abandoned(run)
+
+
+def prune() -> None:
+    """Forget what no page can need."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [SWEEPER_LOCK])
-        if not cursor.fetchone()[0]:
-            return
-        mark_silent()
-        expire_leases()
-        if with_pruning:
-            outbox.prune()
-            cursor.execute("DELETE FROM launch_worker WHERE seen_at < now() - interval '1 day'")
+        _one_at_a_time(cursor)
+        outbox.prune()
+        cursor.execute("DELETE FROM launch_worker WHERE seen_at < now() - interval '1 day'")
+
+
+def _one_at_a_time(cursor: CursorWrapper) -> None:
+    """Keep the sweepers of other workers out of the same rows until the transaction ends."""
+    cursor.execute("SELECT pg_advisory_xact_lock(%s)", [SWEEPER_LOCK])
 
 
 def index_texts() -> None:
@@ -143,6 +168,8 @@ def _exists(rows: str) -> bool:
 def mark_silent() -> None:
     """Show as silent what has not been heard of; the next heartbeat corrects it."""
     with transaction.atomic(), connection.cursor() as cursor:
+        # It locks many runs at once, and only then topics, as everybody else.
+        _one_at_a_time(cursor)
         cursor.execute(
             "UPDATE runs_run r SET state = 'silent', state_reason = 'not heard from since '"
             "  || to_char(l.heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'"
@@ -157,7 +184,11 @@ def mark_silent() -> None:
 
 
 def expire_leases() -> None:
-    """Give up what has been silent for a whole lease. Its holder keeps the fence, and corrects it if it comes back."""
+    """Give up what has been silent for a whole lease. Its holder keeps the fence, and corrects it if it comes back.
+
+    A transaction each: the topics of one run stay locked until commit, and whoever stores the next run's rollouts may wait
+    for them.
+    """
     overdue = Attempt.objects.filter(
         state__in=["starting", "running", "paused", "stopping"],
         lease__holder__gt="",

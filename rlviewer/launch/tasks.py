@@ -19,6 +19,8 @@ from rlviewer.launch import worker
 @shared_task(name="rlviewer.launch.tasks.run_attempt", ignore_result=True, acks_late=True)
 def run_attempt(attempt_id: int) -> None:
     worker.note_delivery()
+    if worker.interrupted.is_set():
+        return  # on its way out; a sweeper announces the attempt again to a worker that stays
     # What supervises is loaded with the first run: an idle worker stays small.
     from rlviewer.launch import supervise
 

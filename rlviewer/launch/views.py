@@ -111,7 +111,7 @@ def _preflight(form: LaunchForm) -> dict[str, Any]:
         "listening": listening,
         "waiting": waiting,
         "problems": problems,
-        "estimate": estimate(form.config) if form.config else None,
+        "estimate": estimate(form.config, Run.objects.visible_to(form.user)) if form.config else None,
         "toml": form.config.to_toml() if form.config else "",
     }
 

@@ -9,7 +9,8 @@ from django.utils import timezone
 from rlviewer.accounts.models import Project
 from rlviewer.launch.estimates import count_rollouts, estimate
 from rlviewer.launch.presets import PRESETS
-from tests.factories import make_run
+from rlviewer.runs.models import Run
+from tests.factories import make_project, make_run
 from training import legality
 from training.config import RunConfig
 
@@ -32,7 +33,7 @@ def test_every_completion_is_counted() -> None:
 
 @pytest.mark.django_db
 def test_without_finished_runs_it_says_that_it_guesses() -> None:
-    guess = estimate(CONFIG)
+    guess = estimate(CONFIG, Run.objects.all())
     assert (guess.rollouts, guess.tokens) == (ROLLOUTS, ROLLOUTS * 16)
     assert guess.seconds > 0
     assert guess.disk_bytes > 0
@@ -44,8 +45,8 @@ def test_a_bigger_model_is_guessed_to_take_longer(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(40_000_000))
     long = {**CONFIG.to_dict(), "steps": 1000}
     big = RunConfig.from_dict({**long, "model": {"path": str(tmp_path)}})
-    assert 5 * estimate(RunConfig.from_dict(long)).seconds < estimate(big).seconds
-    assert "size of its weights" in estimate(big).basis
+    assert 5 * estimate(RunConfig.from_dict(long), Run.objects.all()).seconds < estimate(big, Run.objects.all()).seconds
+    assert "size of its weights" in estimate(big, Run.objects.all()).basis
 
 
 @pytest.mark.django_db
@@ -62,7 +63,8 @@ def test_finished_runs_of_the_same_kind_are_the_better_basis(project: Project) -
     make_run(project, state="finished", **{**past, "rollout_count": 300, "token_count": 500})
     make_run(project, state="failed", **{**past, "rollout_count": 1})
     make_run(project, state="finished", **{**past, "rollout_count": 1}, task="countdown")
-    found = estimate(CONFIG)
+    make_run(make_project("Of others"), state="finished", **{**past, "rollout_count": 1})
+    found = estimate(CONFIG, Run.objects.filter(project=project))
     assert found.seconds == pytest.approx(ROLLOUTS * 100 / 400)
     assert found.tokens == round(ROLLOUTS * 1200 / 400)
     assert found.basis == "Measured on your last 2 finished runs of this model and task."

@@ -3,11 +3,13 @@
 import io
 from typing import Any
 
+import psutil
 import pytest
 from django.db import OperationalError
 
 from rlviewer.accounts.models import Project
 from rlviewer.launch.foreground import ProgressBar, exit_code, project_called, train_in_foreground
+from rlviewer.launch.process import TrainerRecord
 from rlviewer.launch.status import TrainerStatus
 from rlviewer.runs.models import Run
 from tests.factories import make_project, make_run
@@ -86,3 +88,20 @@ def test_supervision_that_fails_ends_its_trainer_and_says_so(settings: Any, tmp_
     run = train_in_foreground(make_project(), config, out=File())
     assert (run.state, exit_code(run)) == ("failed", 1)
     assert run.state_reason.startswith("its worker failed (ZeroDivisionError: in the bar) ")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_trainer_that_cannot_be_noted_down_is_ended(settings: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """On a full disk: a trainer that nobody watches would hold the run's folder for ever."""
+    settings.HOME = tmp_path
+    settings.TRAINER_MODULE = "tests.launch.scripted_trainer"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TrainerRecord, "write", full)
+    run = train_in_foreground(make_project(), RunConfig(name="step_seconds=0.1", steps=500), out=File())
+    assert run.state == "failed"
+    assert run.state_reason.startswith("its worker failed (OSError: [Errno 28] No space left on device)")
+    trainers = [child for child in psutil.Process().children() if settings.TRAINER_MODULE in child.cmdline()]
+    assert trainers == []

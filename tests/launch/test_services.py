@@ -1,16 +1,25 @@
 """What people ask of a run, and what the holder of its lease may write."""
 
+import threading
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connection, transaction
+from django.utils import timezone
 
 from rlviewer.accounts.models import AuditEvent, Project, User
-from rlviewer.launch import leases, services
+from rlviewer.launch import leases, services, supervise, sweeper, tasks, worker
+from rlviewer.launch.models import Lease
 from rlviewer.launch.reasons import Ending
 from rlviewer.launch.reports import finish_attempt, record_start, record_status
 from rlviewer.launch.status import TrainerStatus
 from rlviewer.outbox.models import Announcement
+from rlviewer.outbox.services import announce_run
 from rlviewer.runs.models import Attempt, Checkpoint, Run
+from rlviewer.runs.queries.run import run_header
+from tests.factories import make_run
 from training.config import ConfigError, RunConfig
 
 pytestmark = pytest.mark.django_db
@@ -212,6 +221,105 @@ def test_resume_makes_a_new_attempt_and_takes_the_old_holders_voice(run: Run, al
     assert finish_attempt(attempt.pk, fence, Ending(code=0), trainer(state="finished"), host=HOST) is None
     run.refresh_from_db()
     assert (run.state, run.current_attempt, second.number, second.state) == ("queued", 2, 2, "queued")
+
+
+def test_a_run_that_failed_while_paused_trains_on_when_a_person_resumes_it(run: Run, alice: User) -> None:
+    attempt, fence = started(run)
+    services.pause_run(alice, run)
+    finish_attempt(attempt.pk, fence, Ending(code=1), trainer(), host=HOST)
+    services.resume_run(alice, run)
+    run.refresh_from_db()
+    assert (run.state, run.wanted) == ("queued", "run")
+
+
+def test_a_run_that_was_not_trained_here_cannot_be_resumed(run: Run, alice: User, project: Project) -> None:
+    """Imported: its checkpoints are elsewhere, and its configuration is a stranger's."""
+    imported = make_run(project, state="stopped", config=run.config, config_toml=run.config_toml)
+    with pytest.raises(services.RunStateError, match="not trained here"):
+        services.resume_run(alice, imported)
+    assert not run_header(alice, imported).can_resume
+    services.stop_run(alice, run)
+    run.refresh_from_db()
+    assert run_header(alice, run).can_resume
+
+
+def test_a_run_that_its_command_never_began_is_ended(project: Project) -> None:
+    fresh, killed = (services.launch_run(None, project, RunConfig(), queue=services.FOREGROUND) for _ in range(2))
+    Attempt.objects.filter(run=killed).update(created_at=timezone.now() - timedelta(minutes=2))
+    sweeper.end_abandoned()
+    fresh.refresh_from_db()
+    killed.refresh_from_db()
+    assert (fresh.state, killed.state) == ("queued", "stopped")
+    assert killed.state_reason == "the command that queued it ended before it started"
+    assert killed.attempts.get().state == "stopped"
+
+
+def test_a_chore_that_fails_keeps_no_other_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    def fails(**_: Any) -> None:
+        raise KeyError("step")
+
+    monkeypatch.setattr(sweeper.repairs, "mend", fails)
+    monkeypatch.setattr(sweeper, "expire_leases", lambda: done.append("leases"))
+    monkeypatch.setattr(sweeper, "announce_queued", lambda queues: done.append("queued"))
+    monkeypatch.setattr(sweeper.connection, "close", lambda: None)
+    sweeper.Sweeper(["cpu"]).sweep()
+    assert done == ["leases", "queued"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_sweep_holds_no_topic_while_it_waits_for_a_run(
+    alice: User, project: Project, settings: Any, tmp_path: Any
+) -> None:
+    """Whoever stores rollouts locks the run first and its topics last: the other order would be a deadlock."""
+    settings.HOME = tmp_path
+    silent, overdue = (started(services.launch_run(alice, project, RunConfig())) for _ in range(2))
+    long_ago = timezone.now() - timedelta(hours=1)
+    Lease.objects.filter(attempt=silent[0]).update(heartbeat_at=long_ago)
+    Lease.objects.filter(attempt=overdue[0]).update(expires_at=long_ago)
+    has_run, errors = threading.Event(), []
+
+    def store() -> None:
+        try:
+            with transaction.atomic():
+                Run.objects.select_for_update().get(pk=overdue[0].run_id)
+                has_run.set()
+                time.sleep(1)
+                announce_run(overdue[0].run_id, project.pk, "step-stored")
+        except OperationalError as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    storing = threading.Thread(target=store)
+    storing.start()
+    has_run.wait()
+    sweeper.Sweeper(["cpu"]).sweep()
+    storing.join()
+    assert errors == []
+    states = Run.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == ["silent", "failed"]
+
+
+def test_a_worker_on_its_way_out_takes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "interrupted", threading.Event())
+    worker.interrupted.set()
+    tasks.run_attempt(attempt_of(run).pk)
+    attempt = attempt_of(run)
+    assert (attempt.number, attempt.state) == (1, "queued")
+
+
+def test_a_lease_is_looked_after_from_before_it_is_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweeper beside it would end what nobody looks after."""
+    seen = []
+
+    def taken(attempt_id: int, holder: str, seconds: float) -> None:
+        seen.append(holder in supervise.ACTIVE)
+
+    monkeypatch.setattr(leases, "acquire", taken)
+    assert supervise.run_attempt(attempt_of(run).pk, interrupted=threading.Event()) is None
+    assert (seen, supervise.ACTIVE) == ([True], set())
 
 
 def test_checkpoint_rows_follow_what_lies_on_the_hosts_disk(run: Run) -> None:

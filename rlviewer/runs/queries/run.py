@@ -56,7 +56,9 @@ class RunHeader:
 
     @property
     def can_resume(self) -> bool:
-        return self.may_act and self.run.source == "rlviewer" and self.run.state in {RunState.STOPPED, RunState.FAILED}
+        # An imported run never had a lease, and its checkpoints stayed where it was trained.
+        was_trained_here = bool(self.attempts) and hasattr(self.attempts[0], "lease")
+        return self.may_act and was_trained_here and self.run.state in {RunState.STOPPED, RunState.FAILED}
 
 
 def visible_run(user: User, run_id: int) -> Run:
@@ -78,7 +80,7 @@ def run_header(user: User, run: Run, step_seconds: Series = NO_SERIES) -> RunHea
     is_moving = run.state == RunState.RUNNING and newest and left
     return RunHeader(
         run=run,
-        attempts=list(run.attempts.order_by("-number")),
+        attempts=list(run.attempts.select_related("lease").order_by("-number")),
         may_act=may_act(user, run),
         steps_done=done,
         seconds_left=left * fmean(newest) if is_moving else None,
