@@ -8,6 +8,8 @@ from typing import Any
 
 from training.config import NAMES, ConfigError, as_float
 
+TOLD_NAMES = 20  # of a longer list an error names these
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -33,11 +35,13 @@ def check_params(specs: Mapping[str, Param], raw: Mapping[str, Any], *, where: s
 
 
 def unknown(name: str, known: Mapping[str, Any] | tuple[str, ...], noun: str) -> str:
-    """What to say of a name that is not among `known`: the nearest one, or all of them."""
+    """What to say of a name that is not among `known`: the nearest one, or what is known."""
     near = difflib.get_close_matches(name, list(known), n=1)
     if near:
         return f"unknown {noun} {name!r}; did you mean {near[0]}?"
-    return f"unknown {noun} {name!r}; known: {', '.join(known) or 'none'}"
+    shown = ", ".join(list(known)[:TOLD_NAMES]) or "none"
+    more = f" and {len(known) - TOLD_NAMES} more" if len(known) > TOLD_NAMES else ""
+    return f"unknown {noun} {name!r}; known: {shown}{more}"
 
 
 def _checked(spec: Param, value: Any, key: str) -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 from rlviewer.charts import theme
 from rlviewer.charts.thinning import thin
 
+MARK_TEXT_PIXELS = 14
+FEW_STEPS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -23,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at a step, drawn as a vertical line."""
+    """Something that happened at a step: a vertical line with its name, or a tick on the axis that tells it on hover."""
 
     step: int
     text: str
@@ -36,6 +39,7 @@ class CurveChart:
     unit: str
     curves: Sequence[Curve]
     marks: Sequence[Mark] = field(default=())
+    ticks: Sequence[Mark] = field(default=())
     is_share: bool = False
     x_title: str = "step"
 
@@ -47,6 +51,8 @@ def figure(chart: CurveChart) -> dict[str, Any]:
         steps, values = thin(curve.steps, curve.values)
         traces.append(_line(curve, steps, values, labelled=len(chart.curves) > 1))
         traces += _broken_marks(curve, steps, values)
+    traces += _ticks(chart.ticks)
+    last_step = max((max(curve.steps, default=0) for curve in chart.curves), default=0)
     has_marks = any("yaxis" in trace for trace in traces)
     shown = [c for c in chart.curves if not c.superseded]
     layout = theme.layout(
@@ -54,8 +60,13 @@ def figure(chart: CurveChart) -> dict[str, Any]:
         y_title=chart.unit,
         showlegend=len(shown) > 1,
         shapes=[_mark_line(mark) for mark in chart.marks],
-        annotations=[_mark_text(mark) for mark in chart.marks],
+        annotations=[_mark_text(mark, last_step) for mark in chart.marks],
     )
+    if chart.marks:  # their names stand above the plot, the legend above them
+        layout["margin"]["t"] += MARK_TEXT_PIXELS
+        layout["legend"]["y"] = 1.12
+    if last_step < FEW_STEPS:  # there is no half step
+        layout["xaxis"]["dtick"] = 1
     layout["yaxis"] |= {"rangemode": "tozero"} if chart.is_share else {}
     if chart.is_share:
         layout["yaxis"]["tickformat"] = ".0%"
@@ -74,6 +85,8 @@ def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool
         "x": steps,
         "y": [value if math.isfinite(value) else None for value in values],
         "connectgaps": False,
+        "cliponaxis": False,
+        "zorder": int(curve.markers),  # the few points of evaluations lie above the rest
         "opacity": 0.5 if curve.superseded else 1,
         "line": {
             "color": theme.MUTED if curve.superseded else curve.colour,
@@ -107,6 +120,27 @@ def _broken_marks(curve: Curve, steps: list[int], values: list[float]) -> list[d
     ]
 
 
+def _ticks(ticks: Sequence[Mark]) -> list[dict[str, Any]]:
+    """Small triangles on the axis of steps."""
+    if not ticks:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "events",
+            "yaxis": "y2",
+            "x": [tick.step for tick in ticks],
+            "y": [0.02] * len(ticks),
+            "text": [tick.text for tick in ticks],
+            "cliponaxis": False,
+            "marker": {"color": theme.MUTED, "size": 6, "symbol": "triangle-up"},
+            "hovertemplate": "%{text}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+
+
 def _name_of(value: float) -> str:
     return "NaN" if math.isnan(value) else ("infinite" if value > 0 else "minus infinite")
 
@@ -128,14 +162,15 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _mark_text(mark: Mark) -> dict[str, Any]:
+def _mark_text(mark: Mark, last_step: int) -> dict[str, Any]:
+    """Above the plot, on the side of the line that has room."""
     return {
         "xref": "x",
         "yref": "paper",
         "x": mark.step,
         "y": 1,
-        "xanchor": "left",
-        "yanchor": "top",
+        "xanchor": "left" if 2 * mark.step <= last_step else "right",
+        "yanchor": "bottom",
         "text": mark.text,
         "showarrow": False,
         "font": {"size": 10, "color": theme.MUTED},

@@ -28,7 +28,7 @@ def layout(*, x_title: str, y_title: str, **extra: Any) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 11, "color": "var(--text)"},
-        "margin": {"l": 44, "r": 8, "t": 8, "b": 34},
+        "margin": {"l": 52, "r": 16, "t": 8, "b": 40},
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": GRID, "font": {"size": 12}},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},

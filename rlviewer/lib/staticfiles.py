@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from django.contrib.staticfiles import finders
+from django.http import HttpRequest, HttpResponse
+from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
 from whitenoise.storage import CompressedStaticFilesStorage
 
 
@@ -24,3 +27,22 @@ class VersionedStorage(CompressedStaticFilesStorage):
             return url
         stat = Path(found).stat()
         return f"{url}?v={_digest(found, stat.st_mtime_ns, stat.st_size)}"
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):
+    """WhiteNoise with answers that are whole: under ASGI a streamed file is read whole too, with a warning each time."""
+
+    @staticmethod
+    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
+        found = static_file.get_response(request.method, request.META)
+        content = b""
+        if found.file is not None:
+            with found.file:
+                content = found.file.read()
+        response = HttpResponse(content, status=int(found.status))
+        del response.headers["Content-Type"]  # WhiteNoise's own is the right one, and a 304 has none
+        for name, value in found.headers:
+            response.headers[name] = value
+        if found.file is not None:  # a file that was replaced under a running server
+            response.headers["Content-Length"] = str(len(content))
+        return response

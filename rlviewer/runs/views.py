@@ -22,6 +22,7 @@ from rlviewer.runs.queries.evaluation import evaluation_page
 from rlviewer.runs.queries.rollout import ids_text, packed_rollout, rollout_view, stored_json, visible_rollout
 from rlviewer.runs.queries.rollouts import RolloutFilters, rollout_page
 from rlviewer.runs.queries.step import StepFilters, number_from, step_page
+from training.hooks import HOOKS
 
 TABS = {"overview": "Overview", "steps": "Steps", "evaluation": "Evaluation", "config": "Config", "log": "Log"}
 # Fragments of the run page that refresh themselves.
@@ -53,7 +54,7 @@ def run_detail(request: HttpRequest, run_id: int) -> HttpResponse:
     header = run_queries.run_header(person(request), run, series.get("seconds_step", run_queries.NO_SERIES))
     context |= {"header": header, "stats": run_queries.run_stats(run, series)}
     if tab == "overview":
-        charts = run_queries.run_charts(series, header.attempts)
+        charts = run_queries.run_charts(run, series, header.attempts)
         figures = {chart.panel.key: chart.figure for chart in charts if chart.figure}
         context |= {
             "charts": [chart for chart in charts if chart.figure],
@@ -100,16 +101,23 @@ def tab_context(request: HttpRequest, run: Run, tab: str, series: dict[str, Any]
         return {"evaluation": evaluation_page(run, series)}
     if tab == "log":
         return log_context(request, run)
-    parts = [(hook, part_words(part)) for hook, part in run.plugins.items()]
+    parts = [(hook_words(hook), part_words(part)) for hook, part in run.plugins.items() if part]
     return {"config_json": json.dumps(run.config, indent=2, ensure_ascii=False), "parts": parts}
 
 
+def hook_words(hook: str) -> str:
+    """What a hook decides; a source may name hooks that we do not know."""
+    return HOOKS[hook].title if hook in HOOKS else hook
+
+
 def part_words(part: Any) -> str:
-    """A part of the algorithm as its source names it: a name, several, or a name with its version."""
+    """A part of the algorithm as its source names it: a name, several, a name with its version, or settings."""
     if isinstance(part, list):
         return ", ".join(map(part_words, part))
     if isinstance(part, dict) and "name" in part:
         return " ".join(str(part[key]) for key in ("name", "version") if part.get(key))
+    if isinstance(part, dict):
+        return ", ".join(f"{name} {value}" for name, value in part.items())
     return str(part)
 
 

@@ -265,6 +265,11 @@
     if (box?.matches(".retry")) box.remove();
     if (place.id === "palette-found") select(entries()[0]);
   });
+  // A filter's address names only what it narrows.
+  document.addEventListener("htmx:configRequest", (event) => {
+    const { elt, parameters } = event.detail;
+    if (elt.closest("form.filters")) [...parameters.entries()].forEach(([name, value]) => { if (value === "") parameters.delete(name) });
+  });
   // A list that refreshes itself holds new rows back while somebody reads further down.
   document.addEventListener("htmx:configRequest", (event) => {
     const list = event.detail.elt.closest?.("[data-hold]");

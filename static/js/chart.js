@@ -3,6 +3,8 @@
   "use strict";
   delete document.head.appendChild; // set by plotly_before.js
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", scrollZoom: false };
+  const DARK = matchMedia("(prefers-color-scheme: dark)");
+  const PRINT = matchMedia("print");
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
   let figures = {};
@@ -47,7 +49,7 @@
   async function draw(plot) {
     const figure = figures[plot.dataset.figure];
     if (!figure) return;
-    const key = JSON.stringify([figure, document.documentElement.dataset.theme, matchMedia("(prefers-color-scheme: dark)").matches]);
+    const key = JSON.stringify([figure, document.documentElement.dataset.theme, DARK.matches, PRINT.matches]);
     if (drawn.get(plot) === key) return;
     const first = !drawn.has(plot);
     drawn.set(plot, key);
@@ -68,7 +70,7 @@
     figures = JSON.parse(source.textContent || "{}");
     for (const plot of $$("[data-figure]")) {
       seen.observe(plot);
-      if (plot.isSeen) draw(plot);
+      if (plot.isSeen || PRINT.matches) draw(plot);
       if ($(".chart-table", plot.closest("figure"))) fillTable(plot);
     }
   }
@@ -202,7 +204,8 @@
     drawAll();
   }
   document.body.addEventListener("theme-changed", recolour);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+  DARK.addEventListener("change", recolour);
+  PRINT.addEventListener("change", recolour); // paper is light and shows what was not scrolled to
   document.addEventListener("htmx:afterSettle", drawAll);
   drawAll();
 })();

@@ -96,7 +96,7 @@ def test_words_are_found_through_the_index_and_its_lag_is_told(run: Run) -> None
     [
         ({}, "Rollouts, newest first"),
         ({"correct": "no", "split": "train", "from": "3"}, "Wrong rollouts of training from step 3 on, newest first"),
-        ({"split": "x", "from": "1", "to": "2"}, "Rollouts of the evaluation “x” from step 1 to 2, newest first"),
+        ({"split": "x", "from": "1", "to": "2"}, "Rollouts of the x evaluation from step 1 to 2, newest first"),
         ({"to": "2", "stop": "length"}, "Rollouts up to step 2 cut at the token limit, newest first"),
         ({"words": "so what"}, "Rollouts with the words “so what”, newest first"),
     ],
@@ -108,7 +108,7 @@ def test_the_filter_in_plain_words(query: dict[str, str], words: str) -> None:
 def test_page_and_fragment(client: Client, run: Run, django_assert_num_queries) -> None:
     address = reverse("rollout-list", args=[run.pk])
     # Session, person; run, total, rollouts, chunks, splits; role.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         page = client.get(address)
     assert page.content.decode().count("<tr data-row>") == 80
     fragment = client.get(address + "?correct=yes", headers={"HX-Request": "true"}).content.decode()

@@ -59,7 +59,8 @@ def test_a_member_sees_state_numbers_curves_and_newest_rollouts(client: Client, 
     assert "4 of 8 steps" in page and "Stop run" in page and "Pause" in page
     drawn = figures(page)
     assert drawn["reward"]["data"][0]["x"] == [0, 1, 2, 3]
-    assert [trace["name"] for trace in drawn["pass"]["data"]] == ["pass@1", "pass@4", "training"]
+    assert [trace["name"] for trace in drawn["pass"]["data"]] == ["pass@1", "pass@4", "training", "events"]
+    assert drawn["pass"]["data"][-1]["text"] == ["evaluation", "evaluation"]
     assert "truncated" not in drawn and "Truncated completions" in page  # named as not recorded
     assert page.count('class="rollout-line"') == 12
     assert f'data-live-url="/ws/runs/{run.pk}/"' in page
@@ -123,17 +124,17 @@ def test_the_number_of_queries_does_not_grow_with_the_run(
 ) -> None:
     client.force_login(bob)
     address = reverse("run-detail", args=[run.pk])
-    # Session, person; run, role, curves, attempts, causes of dead groups.
-    with django_assert_num_queries(7):
+    # Session, person; run, role, curves, attempts, checkpoints, events, causes of dead groups.
+    with django_assert_num_queries(9):
         client.get(f"{address}?part=live", headers=HX)
-    # Session, person; run; rollouts, their chunks.
-    with django_assert_num_queries(5):
+    # Session, person; run; rollouts, their chunks, their prompts.
+    with django_assert_num_queries(6):
         client.get(f"{address}?part=newest", headers=HX)
     for step in range(4, 12):
         store_batch(make_batch(run, step=step, groups=8), source="test")
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(9):
         client.get(f"{address}?part=live", headers=HX)
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(6):
         client.get(f"{address}?part=newest", headers=HX)
 
 
@@ -143,7 +144,7 @@ def test_a_later_attempt_is_marked_and_its_points_count(client: Client, alice: U
     client.force_login(alice)
     page = get(client, run)
     reward = figures(page)["loss"]
-    assert [trace["name"] for trace in reward["data"]] == ["loss", "loss, attempt 1"]
+    assert [trace["name"] for trace in reward["data"]] == ["loss", "loss, attempt 1", "events"]
     assert reward["data"][1]["x"] == [2]
     assert reward["layout"]["shapes"][0]["x0"] == 2
     assert "from checkpoint 2" in page
@@ -153,7 +154,7 @@ def test_stats_judge_and_say_why_a_number_is_missing(client: Client, alice: User
     client.force_login(alice)
     page = get(client, run)
     assert "not recorded by this source" in page  # sampler-policy gap
-    assert "against base" in page and "mostly all" in page
+    assert "vs base" in page and "mostly all" in page
     assert "Mean of the newest 5 steps: fine below" in page
 
 
@@ -229,3 +230,13 @@ def test_steps_are_paged_by_key(client: Client, alice: User, run: Run, monkeypat
     assert "Step 3" in first and "Step 1" in first and "Step 0" not in first and "before=1" in first
     second = get(client, run, "?tab=steps&before=1")
     assert "Step 0" in second and "Older steps" not in second
+
+
+def test_evaluations_checkpoints_and_events_are_ticks_on_the_axis(client: Client, alice: User, run: Run) -> None:
+    attempt = run.attempts.get()
+    run.checkpoints.create(attempt=attempt, step=2, size_bytes=1)
+    run.checkpoints.create(attempt=attempt, step=1, size_bytes=1, is_deleted=True)
+    run.steps.filter(split="train", index=2).update(events=[{"kind": "no-update", "reason": "x"}])
+    client.force_login(alice)
+    ticks = figures(get(client, run))["reward"]["data"][-1]
+    assert dict(zip(ticks["x"], ticks["text"], strict=True)) == {0: "evaluation", 2: "checkpoint, no-update", 4: "evaluation"}

@@ -8,8 +8,9 @@ from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db.models import Q, QuerySet, Sum
 
 from rlviewer.runs.models import Rollout, Run, Step, StopReason
-from rlviewer.runs.queries.run import RolloutLine, rollout_lines
+from rlviewer.runs.queries.run import RolloutLine, rollout_lines, with_prompts
 from rlviewer.runs.queries.step import number_from
+from rlviewer.runs.templatetags.show import split_name
 
 PER_PAGE = 100
 STOPS = {reason.label: reason for reason in StopReason}
@@ -56,7 +57,7 @@ class RolloutFilters:
         kinds = [{"yes": "correct", "no": "wrong"}.get(self.correct, ""), "rollouts"]
         parts = [" ".join(kind for kind in kinds if kind)]
         if self.split:
-            parts.append("of training" if self.split == "train" else f"of the evaluation “{self.split}”")
+            parts.append("of training" if self.split == "train" else f"of the {split_name(self.split)} evaluation")
         if self.step_from is not None and self.step_to is not None:
             parts.append(f"from step {self.step_from} to {self.step_to}")
         elif self.step_from is not None:
@@ -88,7 +89,7 @@ class RolloutPage:
 
 
 def rollout_page(run: Run, filters: RolloutFilters) -> RolloutPage:
-    """Rollouts of current attempts. Five queries, two more when words are searched."""
+    """Rollouts of current attempts. Six queries, two more when words are searched."""
     steps = _steps(run, filters)
     total = _total(run, steps, filters)
     rows = _filtered(run, steps, filters).select_related("step", "group")
@@ -98,7 +99,7 @@ def rollout_page(run: Run, filters: RolloutFilters) -> RolloutPage:
     page = found[:PER_PAGE]
     return RolloutPage(
         filters=filters,
-        lines=rollout_lines(page),
+        lines=with_prompts(rollout_lines(page)),
         total=total,
         superseded=0 if filters.narrows else max(0, run.rollout_count - total),
         next_before=page[-1].pk if len(found) > PER_PAGE else None,

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from django.db.models import Sum
+from django.db.models.functions import Substr
 from django.shortcuts import get_object_or_404
 
 from rlviewer.accounts.models import Role, User
@@ -17,7 +18,7 @@ from rlviewer.lib.text import bytes_from_text
 from rlviewer.lib.visible import visible_end, visible_start
 from rlviewer.runs import verdicts
 from rlviewer.runs.measures import MEASURES, PANEL_METRICS, PANELS, Panel, measure_of
-from rlviewer.runs.models import Attempt, Rollout, Run, RunState, Step, StopReason, TokenChunk
+from rlviewer.runs.models import Attempt, Group, Rollout, Run, RunState, Step, StopReason, TokenChunk
 from rlviewer.runs.queries.series import NO_SERIES, Series, metric_series, pass_at_k_name
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.runs.verdicts import Verdict
@@ -26,6 +27,8 @@ NEWEST = 12
 SPARK_POINTS = 120
 TEXT_ONLY: frozenset[str] = frozenset()
 STEPS_PER_PAGE = 50
+PROMPT_CHARACTERS = 80
+TOLD_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +103,38 @@ class Chart:
     figure: dict[str, Any] | None
 
 
-def run_charts(series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
-    """The panels of the overview. No query."""
+def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
+    """The panels of the overview. Two queries."""
     marks = [
         Mark(attempt.resumed_from_step or 0, f"attempt {attempt.number}")
         for attempt in reversed(attempts)
         if attempt.number > 1
     ]
+    ticks = _ticks(run, series.get("eval_pass_at_1", NO_SERIES))
     charts = []
     for panel in PANELS:
         names = [pass_at_k_name(series) if name == "eval_pass_at_k" else name for name in panel.names]
         shown = [name for name in names if name and name in series]
-        charts.append(Chart(panel, figure(_chart(panel, shown, series, marks)) if shown else None))
+        charts.append(Chart(panel, figure(_chart(panel, shown, series, marks, ticks)) if shown else None))
     return charts
 
 
-def _chart(panel: Panel, names: Sequence[str], series: dict[str, Series], marks: Sequence[Mark]) -> CurveChart:
+def _ticks(run: Run, evaluations: Series) -> list[Mark]:
+    """What happened at which step: evaluations, checkpoints that are kept, events of the trainer. Two queries."""
+    happened: dict[int, list[str]] = {}
+    for step in evaluations.current.steps:
+        happened.setdefault(step, []).append("evaluation")
+    for step in run.checkpoints.filter(is_deleted=False).values_list("step", flat=True):
+        happened.setdefault(step, []).append("checkpoint")
+    steps = Step.objects.filter(run=run, split="train", is_current=True).exclude(events=[])
+    for step, events in steps.order_by("-index").values_list("index", "events")[:TOLD_EVENTS]:
+        happened.setdefault(step, []).extend(str(event.get("kind", "event")) for event in events)
+    return [Mark(step, ", ".join(dict.fromkeys(words))) for step, words in sorted(happened.items())]
+
+
+def _chart(
+    panel: Panel, names: Sequence[str], series: dict[str, Series], marks: Sequence[Mark], ticks: Sequence[Mark]
+) -> CurveChart:
     curves = []
     for number, name in enumerate(names):
         title, colour = measure_of(name).title, theme.SERIES_COLOURS[number]
@@ -127,7 +146,7 @@ def _chart(panel: Panel, names: Sequence[str], series: dict[str, Series], marks:
                 Curve(f"{title}, attempt {attempt}", older.steps, older.values, superseded=True)
                 for attempt, older in series[name].superseded.items()
             ]
-    return CurveChart(unit=panel.unit, curves=curves, marks=marks, is_share=panel.is_share)
+    return CurveChart(unit=panel.unit, curves=curves, marks=marks, ticks=ticks, is_share=panel.is_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +224,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
 def _pass_note(values: Sequence[float]) -> str:
     if len(values) < 2:
         return "base model" if values else ""
-    return f"{100 * (values[-1] - values[0]):+.1f} against base"
+    return f"{100 * (values[-1] - values[0]):+.1f} vs base"
 
 
 def dead_note(run: Run, newest_steps: int = 20) -> str:
@@ -227,6 +246,7 @@ class RolloutLine:
     rollout: Rollout
     end: str
     answer: str | None
+    prompt: str = ""  # how it begins, where the list names it
 
     @property
     def stop_reason(self) -> str:
@@ -252,15 +272,23 @@ def rollout_lines(rollouts: Sequence[Rollout], limit: int = 120) -> list[Rollout
     return lines
 
 
+def with_prompts(lines: Sequence[RolloutLine]) -> list[RolloutLine]:
+    """The lines, each naming its prompt. One query; of a long prompt only the beginning is read."""
+    begins = Substr("prompt__text", 1, 4 * PROMPT_CHARACTERS + 4)
+    groups = Group.objects.filter(pk__in={line.rollout.group_id for line in lines}).values_list("pk", begins)
+    prompts = {pk: visible_start(bytes(text), PROMPT_CHARACTERS) for pk, text in groups}
+    return [replace(line, prompt=prompts.get(line.rollout.group_id, "")) for line in lines]
+
+
 def shown_answer(answer: str) -> str:
     """A parsed answer, stored escaped by lib.text, for one line of a page."""
     return visible_start(bytes_from_text(answer), 60)
 
 
 def newest_rollouts(run: Run, limit: int = NEWEST) -> list[RolloutLine]:
-    """The rollouts stored last, of training and evaluation. Two queries."""
+    """The rollouts stored last, of training and evaluation. Three queries."""
     rows = Rollout.objects.filter(run_id=run.pk).select_related("step", "group").order_by("-id")[:limit]
-    return rollout_lines(list(rows))
+    return with_prompts(rollout_lines(list(rows)))
 
 
 @dataclass(frozen=True, slots=True)

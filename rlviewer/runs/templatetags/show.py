@@ -70,6 +70,12 @@ def num(value: float | None, reason: str = NOT_RECORDED) -> SafeString:
 
 
 @register.filter
+def exact(value: int) -> str:
+    """A count to its last digit."""
+    return f"{value:,}"
+
+
+@register.filter
 def signed(value: float | None, reason: str = NOT_RECORDED) -> SafeString:
     """As `num`, with + or − and the colour of its sign."""
     if value is None:
@@ -174,6 +180,12 @@ def spark(values: Sequence[float | None] | None, label: str) -> SafeString:
 def run_colour(run_id: int) -> str:
     """The run's colour class, the same on every page; use with `run-dot` or around a sparkline."""
     return colour.run_colour_class(run_id)
+
+
+@register.filter
+def split_name(split: str) -> str:
+    """A split as people say it."""
+    return {"train": "training", "heldout": "held-out"}.get(split, split)
 
 
 @register.filter
