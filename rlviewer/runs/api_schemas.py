@@ -17,6 +17,8 @@ Number = Annotated[float, WithJsonSchema(NUMBER)]
 Numbers = Annotated[list[Any], WithJsonSchema({"type": "array", "items": NUMBER})]
 Id = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
+# No stored text holds a NUL, and Postgres refuses the question.
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 Item = TypeVar("Item")
 
@@ -45,11 +47,11 @@ class PageFilters(Schema):
 class RunFilters(PageFilters):
     project: Id | None = None
     state: Literal[tuple(RunState.values)] | None = None  # type: ignore[valid-type]
-    algorithm: str | None = Field(None, max_length=60)
+    algorithm: Text | None = Field(None, max_length=60)
 
 
 class StepFilters(PageFilters):
-    split: str | None = Field(None, max_length=40, description='"train", or the name of an evaluation set.')
+    split: Text | None = Field(None, max_length=40, description='"train", or the name of an evaluation set.')
     attempts: Literal["current", "all"] = Field(
         "current", description="`all` adds steps that a later attempt repeated."
     )
@@ -60,7 +62,7 @@ class RolloutFilters(StepFilters):
 
 
 class MetricFilters(PageFilters):
-    names: str | None = Field(None, max_length=4000, description="Comma between names; all metrics without it.")
+    names: Text | None = Field(None, max_length=4000, description="Comma between names; all metrics without it.")
 
 
 class PersonOut(Schema):

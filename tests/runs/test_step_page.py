@@ -70,7 +70,8 @@ def test_an_older_attempt_can_be_chosen(client: Client, run: Run) -> None:
 
 def test_what_is_not_there_is_404_and_nothing_found_says_so(client: Client, run: Run) -> None:
     assert client.get(reverse("step-detail", args=[run.pk, "train", 99])).status_code == 404
-    assert client.get(reverse("step-detail", args=[run.pk, "elsewhere", 0])).status_code == 404
+    for split in ("elsewhere", "a\0b"):
+        assert client.get(reverse("step-detail", args=[run.pk, split, 0])).status_code == 404
     Group.objects.filter(step__run=run).update(dead_cause="")
     assert "No dead group in this step" in page(client, run, "?kind=dead")
 
