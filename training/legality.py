@@ -9,7 +9,7 @@ from training.params import check_params, unknown
 from training.recipes import RECIPES, Recipe
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
-from training.tasks.stream import held_out_tasks
+from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 
 # Above this the held-out tasks are counted when the run starts, not while a person waits for the form.
 QUICK_HELD_OUT = 2000
@@ -83,7 +83,7 @@ def _check_schedule(config: RunConfig) -> None:
 def _check_task(config: RunConfig, resolved: Resolved) -> None:
     if resolved.family.name not in catalog.FAMILIES or config.eval.prompts > QUICK_HELD_OUT:
         return
-    tasks = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, config.seed)
+    tasks = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED)
     shortest = min(len(task.answer) for task in tasks) + 1
     if config.model.path == BUILTIN_MODEL and shortest > config.sampling.max_new_tokens:
         raise ConfigError(

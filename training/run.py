@@ -52,14 +52,12 @@ from training.seeds import SeedStream, derived_seed, fix_string_hashes
 from training.selection import SELECTIONS, ChosenPrompt, GroupChoice
 from training.side_models import SIDE_MODELS, SideModel
 from training.tasks.base import Task
-from training.tasks.stream import TaskStream, held_out_tasks
+from training.tasks.stream import HELD_OUT_SEED, TaskStream, held_out_tasks
 from training.token_weights import TOKEN_WEIGHTS, TokenFields, TokenWeights, mask_rollouts
 from training.transforms import TRANSFORMS
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT = "heldout"
-# The held-out tasks do not depend on a run's seed, so that repeats are judged on the same prompts.
-HELD_OUT_SEED = 0
 
 logger = logging.getLogger("training")
 

@@ -52,6 +52,8 @@ def test_a_kl_coefficient_brings_its_term() -> None:
         ({"hooks": {"H7": "cliped"}}, "hooks.H7", "did you mean clipped?"),
         ({"optimizer": {"warmup_steps": 101}}, "optimizer.warmup_steps", "at most steps"),
         ({"task": {"params": {"digits": 1}}}, "eval.prompts", "raise the difficulty or ask for fewer"),
+        # The tasks of seed 10 would just do; every run is judged on those of the one seed.
+        ({"seed": 10, "eval": {"prompts": 544}}, "eval.prompts", "raise the difficulty or ask for fewer"),
         (
             {"task": {"params": {"digits": 90}}, "sampling": {"max_new_tokens": 8}},
             "sampling.max_new_tokens",

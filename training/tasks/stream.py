@@ -11,6 +11,8 @@ from training.tasks.base import Task, TaskFamily
 
 # One in this many operands is held out, whatever the run and its seed.
 HELD_OUT_SHARE = 8
+# The held-out tasks do not depend on a run's seed, so that repeats are judged on the same prompts.
+HELD_OUT_SEED = 0
 # Draws in a row without a new task after which a family counts as exhausted.
 PATIENCE_DRAWS = 2000
 
