@@ -18,7 +18,7 @@ Numbers = Annotated[list[Any], WithJsonSchema({"type": "array", "items": NUMBER}
 Id = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 # No stored text holds a NUL, and Postgres refuses the question.
-Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+Sought = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 Item = TypeVar("Item")
 
@@ -47,11 +47,11 @@ class PageFilters(Schema):
 class RunFilters(PageFilters):
     project: Id | None = None
     state: Literal[tuple(RunState.values)] | None = None  # type: ignore[valid-type]
-    algorithm: Text | None = Field(None, max_length=60)
+    algorithm: Sought | None = Field(None, max_length=60)
 
 
 class StepFilters(PageFilters):
-    split: Text | None = Field(None, max_length=40, description='"train", or the name of an evaluation set.')
+    split: Sought | None = Field(None, max_length=40, description='"train", or the name of an evaluation set.')
     attempts: Literal["current", "all"] = Field(
         "current", description="`all` adds steps that a later attempt repeated."
     )
@@ -62,7 +62,7 @@ class RolloutFilters(StepFilters):
 
 
 class MetricFilters(PageFilters):
-    names: Text | None = Field(None, max_length=4000, description="Comma between names; all metrics without it.")
+    names: Sought | None = Field(None, max_length=4000, description="Comma between names; all metrics without it.")
 
 
 class PersonOut(Schema):
