@@ -9,6 +9,7 @@ from rlviewer.charts import theme
 from rlviewer.charts.thinning import thin
 
 MARK_TEXT_PIXELS = 14
+SHARE_FORMAT = ".2~%"
 FEW_STEPS = 8
 
 
@@ -49,7 +50,7 @@ def figure(chart: CurveChart) -> dict[str, Any]:
     traces: list[dict[str, Any]] = []
     for curve in chart.curves:
         steps, values = thin(curve.steps, curve.values)
-        traces.append(_line(curve, steps, values, labelled=len(chart.curves) > 1))
+        traces.append(_line(curve, steps, values, labelled=len(chart.curves) > 1, is_share=chart.is_share))
         traces += _broken_marks(curve, steps, values)
     traces += _ticks(chart.ticks)
     last_step = max((max(curve.steps, default=0) for curve in chart.curves), default=0)
@@ -69,15 +70,16 @@ def figure(chart: CurveChart) -> dict[str, Any]:
         layout["xaxis"]["dtick"] = 1
     layout["yaxis"] |= {"rangemode": "tozero"} if chart.is_share else {}
     if chart.is_share:
-        layout["yaxis"]["tickformat"] = ".0%"
+        layout["yaxis"]["tickformat"] = SHARE_FORMAT
     if has_marks:
         layout["yaxis2"] = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
     return {"data": traces, "layout": layout}
 
 
-def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool) -> dict[str, Any]:
+def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool, is_share: bool) -> dict[str, Any]:
     # A lone point, or one between two gaps, has no line to show it.
     markers = curve.markers or len(steps) <= 30
+    shown = f"%{{y:{SHARE_FORMAT if is_share else '.4~g'}}}"
     return {
         "type": "scatter",
         "mode": "lines+markers" if markers else "lines",
@@ -94,7 +96,7 @@ def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool
             "dash": "dot" if curve.superseded else "solid",
         },
         "marker": {"size": 5 if curve.markers else 4},
-        "hovertemplate": f"{curve.name}: %{{y:.4~g}}<extra></extra>" if labelled else "%{y:.4~g}<extra></extra>",
+        "hovertemplate": f"{curve.name}: {shown}<extra></extra>" if labelled else f"{shown}<extra></extra>",
         "showlegend": not curve.superseded,
     }
 

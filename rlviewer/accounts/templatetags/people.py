@@ -1,11 +1,21 @@
-"""What a person may do, for templates that show or leave out a control. The view decides; this only avoids dead ends."""
+"""What a person may do, for templates that show or leave out a control (the view decides; this only avoids dead ends), and where things are."""
 
 from django import template
+from django.urls import reverse
 
 from rlviewer.accounts.access import shown_role
 from rlviewer.accounts.models import Project, Role, User
 
 register = template.Library()
+
+ADDRESSES = {"run": "run-detail", "project": "run-list"}
+
+
+@register.filter
+def target_address(target: str) -> str:
+    """The page of what an entry of the audit trail names, `run:12`; empty where it has none."""
+    kind, _, number = target.partition(":")
+    return reverse(ADDRESSES[kind], args=[number]) if kind in ADDRESSES and number.isdecimal() else ""
 
 
 @register.simple_tag

@@ -39,7 +39,7 @@ class RunHeader:
     attempts: Sequence[Attempt]  # newest first
     may_act: bool
     steps_done: int
-    seconds_left: float | None
+    seconds_left: int | None
 
     @property
     def is_active(self) -> bool:
@@ -86,7 +86,7 @@ def run_header(user: User, run: Run, step_seconds: Series = NO_SERIES) -> RunHea
         attempts=list(run.attempts.select_related("lease").order_by("-number")),
         may_act=may_act(user, run),
         steps_done=done,
-        seconds_left=left * fmean(newest) if is_moving else None,
+        seconds_left=round(left * fmean(newest)) if is_moving else None,
     )
 
 
@@ -224,7 +224,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
 def _pass_note(values: Sequence[float]) -> str:
     if len(values) < 2:
         return "base model" if values else ""
-    return f"{100 * (values[-1] - values[0]):+.1f} vs base"
+    return f"{100 * (values[-1] - values[0]):+.1f} vs base".replace("-", "−")
 
 
 def dead_note(run: Run, newest_steps: int = 20) -> str:
