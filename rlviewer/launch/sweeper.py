@@ -17,6 +17,7 @@ from rlviewer.launch.models import Worker
 from rlviewer.launch.services import FOREGROUND, announce_state, hint_workers, name_of
 from rlviewer.outbox import services as outbox
 from rlviewer.runs.models import Attempt, Run, RunState
+from rlviewer.search.lag import PENDING
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +140,7 @@ def _one_at_a_time(cursor: CursorWrapper) -> None:
 
 def index_texts() -> None:
     """Make new completions searchable."""
-    if _exists(
-        "FROM runs_step s LEFT JOIN search_indexedstep i ON i.step_id = s.id"
-        " WHERE s.rollout_count > coalesce(i.rollout_count, 0)"
-    ):
+    if _exists(PENDING):
         # Loads numpy, 40 MB that a worker with nothing to read does without.
         from rlviewer.search.services import index_pending
 

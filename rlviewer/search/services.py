@@ -1,33 +1,22 @@
-"""Full-text search of completions. The index is built after the rollouts are stored, and its lag is known."""
+"""The full-text index of completions, built after the rollouts are stored; `runs.queries.rollouts` asks it."""
 
 import logging
 import time
 
-from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
-from django.db.models import QuerySet
 from psycopg.errors import ProgramLimitExceeded
 
-from rlviewer.lib.text import bytes_from_str, text_from_bytes
-from rlviewer.runs.models import Rollout, Run, TokenChunk
+from rlviewer.lib.text import text_from_bytes
+from rlviewer.runs.models import Rollout, TokenChunk
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.search.lag import PENDING
-from rlviewer.search.models import RolloutText
 
 logger = logging.getLogger(__name__)
 
 # Postgres keeps at most 1 MB of words a text. Ordinary writing of this many characters stays far below; text that does
 # not (long hyphenated words of rare characters) is halved until it fits.
 TEXT_CHARS = 200_000
-
-
-def search_rollouts(run: Run, words: str) -> QuerySet[Rollout]:
-    """Rollouts of a run whose completion holds `words`, in the syntax of web searches ("exact words", -not, or)."""
-    query = SearchQuery(text_from_bytes(bytes_from_str(words)), config="simple", search_type="websearch")
-    # The same expression as the index, or the planner would not use it.
-    texts = RolloutText.objects.annotate(words=SearchVector("completion", config="simple")).filter(words=query)
-    return Rollout.objects.filter(run_id=run.pk, pk__in=texts.values("rollout"))
 
 
 def index_pending(limit: int = 50, *, seconds: float = 5.0) -> int:

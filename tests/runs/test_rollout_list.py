@@ -83,7 +83,7 @@ def test_words_are_found_through_the_index_and_its_lag_is_told(run: Run) -> None
         RolloutText(rollout=rollout, completion=f"carry {n} zebra{n}") for n, rollout in enumerate(step.rollouts.all())
     ]
     RolloutText.objects.bulk_create(texts)
-    IndexedStep.objects.create(step=step)
+    IndexedStep.objects.create(step=step, rollout_count=step.rollout_count)
     page = find(run, words="zebra3")
     assert page.total == 1 and page.unindexed == 64
     assert find(run, words="carry zebra3").total == 1 and find(run, words="zebra3 absent").total == 0

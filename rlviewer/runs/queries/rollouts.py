@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
+from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.runs.models import Rollout, Run, Step, StopReason
 from rlviewer.runs.queries.run import RolloutLine, rollout_lines, with_prompts
 from rlviewer.runs.queries.step import number_from
@@ -127,9 +129,12 @@ def _filtered(run: Run, steps: QuerySet[Step], filters: RolloutFilters) -> Query
         wanted &= Q(stop_reason=STOPS[filters.stop])
     rows = Rollout.objects.filter(wanted)
     if filters.words:
-        # Exactly the indexed expression, else Postgres reads every text.
+        # Exactly the indexed expression, and an inner join, else Postgres reads every text.
         vector = SearchVector("rollouttext__completion", config="simple")
-        rows = rows.annotate(found=vector).filter(found=SearchQuery(filters.words, config="simple"))
+        # Escaped as the texts are. "exact words", -not and or, as people know them from the web.
+        words = text_from_bytes(bytes_from_str(filters.words))
+        query = SearchQuery(words, config="simple", search_type="websearch")
+        rows = rows.filter(rollouttext__isnull=False).annotate(found=vector).filter(found=query)
     return rows
 
 
@@ -141,4 +146,5 @@ def _total(run: Run, steps: QuerySet[Step], filters: RolloutFilters) -> int:
 
 
 def _unindexed(steps: QuerySet[Step]) -> int:
-    return steps.filter(indexedstep=None).aggregate(total=Sum("rollout_count"))["total"] or 0
+    indexed = Coalesce("indexedstep__rollout_count", 0)
+    return steps.aggregate(total=Sum(F("rollout_count") - indexed))["total"] or 0
