@@ -27,24 +27,6 @@ NEGATIVE: tuple[Rgb, Rgb] = ((245, 160, 78), (143, 70, 6))
 SEQUENTIAL: tuple[Rgb, Rgb] = ((84, 190, 150), (6, 104, 74))
 
 
-def signed_class(value: float | None, limit: float) -> str:
-    """Class of a value on a scale from -limit (orange) over 0 (neutral) to +limit (blue); beyond it is clamped."""
-    if value is None or math.isnan(value):
-        return "scale-none"
-    share = 0.0 if limit <= 0 else max(-1.0, min(1.0, value / limit))
-    # Bucket 32 is exactly zero's; the smallest visible value must already differ from it.
-    step = math.ceil(abs(share) * (BUCKETS // 2 - 1))
-    return f"sg{BUCKETS // 2 + (step if share > 0 else -step)}"
-
-
-def sequential_class(value: float | None, low: float, high: float) -> str:
-    """Class of a value on a one-hue scale from `low` (neutral) to `high`; beyond them is clamped."""
-    if value is None or math.isnan(value):
-        return "scale-none"
-    share = 0.0 if high <= low else max(0.0, min(1.0, (value - low) / (high - low)))
-    return f"sq{round(share * (BUCKETS - 1))}"
-
-
 def run_colour_class(run_id: int) -> str:
     """The run's own colour, the same on every page."""
     return f"run-colour-{run_id % len(RUN_COLOURS)}"
