@@ -79,6 +79,8 @@ def figure(chart: CurveChart) -> dict[str, Any]:
 def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool, is_share: bool) -> dict[str, Any]:
     # A lone point, or one between two gaps, has no line to show it.
     markers = curve.markers or len(steps) <= 30
+    # Hovering finds the nearest of few points: they say where they lie.
+    place = ", step %{x}" if curve.markers else ""
     shown = f"%{{y:{SHARE_FORMAT if is_share else '.4~g'}}}"
     return {
         "type": "scatter",
@@ -96,7 +98,7 @@ def _line(curve: Curve, steps: list[int], values: list[float], *, labelled: bool
             "dash": "dot" if curve.superseded else "solid",
         },
         "marker": {"size": 5 if curve.markers else 4},
-        "hovertemplate": f"{curve.name}: {shown}<extra></extra>" if labelled else f"{shown}<extra></extra>",
+        "hovertemplate": f"{curve.name}{place}: {shown}<extra></extra>" if labelled else f"{shown}<extra></extra>",
         "showlegend": not curve.superseded,
     }
 
@@ -137,7 +139,7 @@ def _ticks(ticks: Sequence[Mark]) -> list[dict[str, Any]]:
             "text": [tick.text for tick in ticks],
             "cliponaxis": False,
             "marker": {"color": theme.MUTED, "size": 6, "symbol": "triangle-up"},
-            "hovertemplate": "%{text}<extra></extra>",
+            "hovertemplate": "%{text}, step %{x}<extra></extra>",
             "showlegend": False,
         }
     ]

@@ -31,12 +31,13 @@ def layout(*, x_title: str, y_title: str, **extra: Any) -> dict[str, Any]:
         "font": {"family": "system-ui, sans-serif", "size": 11, "color": "var(--text)"},
         "margin": {"l": 52, "r": 16, "t": 8, "b": 40},
         "hovermode": "x unified",
+        "hoverdistance": 10,  # pixels
         "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": GRID, "font": {"size": 12}},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
         "dragmode": "zoom",
         # Keeps zoom and hidden traces over a refresh.
         "uirevision": "keep",
-        "xaxis": axis(x_title, rangemode="nonnegative"),
+        "xaxis": axis(x_title, rangemode="nonnegative", unifiedhovertitle={"text": f"{x_title} %{{x}}"}),
         "yaxis": axis(y_title),
         **extra,
     }

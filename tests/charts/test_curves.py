@@ -38,7 +38,7 @@ def test_superseded_points_are_thin_and_not_in_the_legend() -> None:
 def test_a_share_starts_at_zero_and_reads_as_percent() -> None:
     drawn = figure(CurveChart(unit="share", curves=[Curve("dead", [0], [0.5])], is_share=True))
     assert drawn["layout"]["yaxis"]["rangemode"] == "tozero"
-    assert drawn["layout"]["yaxis"]["tickformat"] == ".0%"
+    assert drawn["layout"]["yaxis"]["tickformat"] == ".2~%"
 
 
 def test_a_refresh_keeps_zoom() -> None:

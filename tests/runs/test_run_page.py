@@ -97,7 +97,7 @@ def test_a_run_without_steps_says_what_will_come(client: Client, alice: User, pr
     client.force_login(alice)
     run = make_run(project)
     for tab, words in {
-        "overview": "No step yet",
+        "overview": "Waits for a free worker",
         "steps": "No step yet",
         "evaluation": "No evaluation yet",
         "config": "written by another trainer",
