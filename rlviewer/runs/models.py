@@ -226,7 +226,7 @@ class Group(models.Model):
     reward_mean = models.FloatField(null=True)
     reward_std = models.FloatField(null=True)  # divides by size - 1
     success_share = models.FloatField(null=True)
-    # Why every rollout got the same reward: "all_right", "all_wrong", "same_score", "single"; empty for a live group.
+    # Why it teaches nothing: "all_right", "all_wrong", "same_score", "single", "unscored"; empty for a live group.
     dead_cause = models.CharField(max_length=20, blank=True)
     kept = models.BooleanField(default=True)
     drop_reason = models.CharField(max_length=60, blank=True)
