@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from statistics import fmean
 from typing import Any
 
@@ -128,8 +129,13 @@ def _ticks(run: Run, evaluations: Series) -> list[Mark]:
         happened.setdefault(step, []).append("checkpoint")
     steps = Step.objects.filter(run=run, split="train", is_current=True).exclude(events=[])
     for step, events in steps.order_by("-index").values_list("index", "events")[:TOLD_EVENTS]:
-        happened.setdefault(step, []).extend(str(event.get("kind", "event")) for event in events)
+        happened.setdefault(step, []).extend(_kind_of(event) for event in events)
     return [Mark(step, ", ".join(dict.fromkeys(words))) for step, words in sorted(happened.items())]
+
+
+def _kind_of(event: dict[str, Any]) -> str:
+    """What a trainer calls an event, for a chart: plotly takes its texts for HTML."""
+    return escape(visible_start(str(event.get("kind", "event")).encode(), 60), quote=False)
 
 
 def _chart(
