@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from rlviewer.accounts.models import Project, User
 from rlviewer.ingest.services import store_batch
+from rlviewer.launch.models import Lease
 from rlviewer.outbox.services import announce_run
 from rlviewer.runs.models import Run
 from tests.factories import fill_run, make_batch, make_run
@@ -18,6 +19,7 @@ from tests.factories import fill_run, make_batch, make_run
 def run(project: Project) -> Run:
     run = make_run(project, "countdown", steps_planned=40, state="running")
     fill_run(run, steps=12)
+    Lease.objects.create(attempt=run.attempts.get())  # a worker of ours trains it
     return run
 
 
