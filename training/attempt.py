@@ -41,7 +41,7 @@ class Attempt:
             "resumed_from_step": None,
             "pid": os.getpid(),
             "last_checkpoint": None,
-            "checkpoints": [],
+            "checkpoints": None,  # until it has looked
             "plugins": {},
             "hardware": {},
             "code_version": "",

@@ -461,6 +461,7 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
 def resume(run: Run) -> int:
     """Go on from the newest intact checkpoint; returns the first step to do, 0 when there is none."""
     folder = checkpoint_folder(run.attempt)
+    run.attempt.report(checkpoints=[one.summary() for one in checkpoints.listed(folder)])
     found = checkpoints.newest_intact(folder)
     if found is None:
         logger.info("no checkpoint to resume from, starting from step 0")
@@ -473,7 +474,6 @@ def resume(run: Run) -> int:
         step=found.step,
         rollouts=run.rollouts,
         last_checkpoint=found.step,
-        checkpoints=[one.summary() for one in checkpoints.listed(folder)],
     )
     logger.info("resumed from the checkpoint after step %d", found.step)
     return found.step

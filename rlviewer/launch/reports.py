@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db import connection, transaction
+from django.db.models import Max
 from django.utils import timezone
 
 from rlviewer.launch import leases
@@ -82,10 +83,17 @@ def _end_or_resume(run: Run, attempt: Attempt, verdict: Verdict, ending: Ending,
         run.state_reason += f"; given up after {attempt.deaths} deaths"
     elif resumes:
         following = add_next_attempt(run, deaths=attempt.deaths)
-        source = "the start" if status.last_checkpoint is None else f"checkpoint {status.last_checkpoint}"
-        run.state_reason += f"; resumed as attempt {following.number} from {source}"
+        run.state_reason += f"; resumed as attempt {following.number} from {_resume_place(run, status)}"
     run.save(update_fields=["state", "state_reason", "ended_at"])
     announce_state(run)
+
+
+def _resume_place(run: Run, status: TrainerStatus) -> str:
+    """Where the next attempt will go on; one that died before it looked leaves what earlier ones saved."""
+    saved = status.last_checkpoint
+    if saved is None:
+        saved = run.checkpoints.filter(is_deleted=False).aggregate(newest=Max("step"))["newest"]
+    return "the start" if saved is None else f"checkpoint {saved}"
 
 
 def _is_excused(ending: Ending, attempt: Attempt, status: TrainerStatus) -> bool:
@@ -105,7 +113,9 @@ def _set_run_state(run: Run, attempt_id: int, state: RunState) -> None:
 
 
 def _write_checkpoints(run: Run, attempt_id: int, status: TrainerStatus, host: str) -> None:
-    """The rows of this host's checkpoints follow what lies on its disk."""
+    """The rows of this host's checkpoints follow what lies on its disk, once the trainer has looked."""
+    if status.checkpoints is None:
+        return
     kept = {int(item["step"]): item for item in status.checkpoints}
     known = set()
     for row in Checkpoint.objects.filter(run=run, host=host, is_deleted=False):

@@ -42,7 +42,7 @@ class TrainerStatus:
     resumed_from_step: int | None = None
     pid: int | None = None
     last_checkpoint: int | None = None
-    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[dict[str, Any]] | None = None  # on its disk; None: it has not looked yet
     plugins: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     code_version: str = ""

@@ -330,6 +330,18 @@ def test_checkpoint_rows_follow_what_lies_on_the_hosts_disk(run: Run) -> None:
     assert list(rows) == [(10, True), (20, False), (30, False)]
 
 
+def test_an_attempt_that_dies_before_it_looked_forgets_no_checkpoint(run: Run) -> None:
+    attempt, fence = started(run)
+    finish_attempt(
+        attempt.pk, fence, Ending(signal=9), trainer(checkpoints=[checkpoint(2)], last_checkpoint=2), host=HOST
+    )
+    attempt, fence = started(run)
+    finish_attempt(attempt.pk, fence, Ending(signal=9), TrainerStatus(), host=HOST)
+    run.refresh_from_db()
+    assert run.state_reason.endswith("while starting; resumed as attempt 3 from checkpoint 2")
+    assert list(Checkpoint.objects.values_list("attempt__number", "step", "is_deleted")) == [(1, 2, False)]
+
+
 def test_a_broker_that_is_away_does_not_fail_a_launch(
     alice: User, project: Project, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
