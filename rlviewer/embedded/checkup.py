@@ -121,6 +121,22 @@ def check_workers() -> Iterator[Finding]:
     yield judge("workers", names or "none seen lately", fine=bool(workers), advice=advice, otherwise=Level.NOTE)
 
 
+def check_ledger() -> Iterator[Finding]:
+    """What was recorded and stands in no list."""
+    try:
+        refused = apps.get_model("ingest", "RefusedRow").objects.count()
+        parked = apps.get_model("ingest", "ParkedBatch").objects.count()
+    except (DatabaseError, psycopg.Error):
+        return
+    yield judge(
+        "ledger",
+        f"{refused} rollouts refused, {parked} batches parked",
+        fine=not refused and not parked,
+        advice="reasons and bytes are in ingest_refusedrow and ingest_parkedbatch, see docs/data-model.md",
+        otherwise=Level.NOTE,
+    )
+
+
 def check_disk() -> Iterator[Finding]:
     disk = shutil.disk_usage(settings.HOME if settings.HOME.exists() else settings.BASE_DIR)
     yield judge(
@@ -202,6 +218,6 @@ def installed_version(package: str) -> str:
 
 def findings() -> Iterator[Finding]:
     for check in (
-        check_postgres, check_redis, check_workers, check_disk, check_memory, check_training, check_browser,
+        check_postgres, check_redis, check_workers, check_ledger, check_disk, check_memory, check_training, check_browser,
     ):  # fmt: skip
         yield from check()
