@@ -85,6 +85,8 @@ def _read(path: Path) -> _ReadFile | None:
         prepared = prepare(RolloutBatch.from_bytes(data, where=path.name))
     except RecordError as error:
         return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, str(error))
+    except MemoryError:
+        raise  # the machine's trouble, not the batch's: it stays in the spool
     except Exception as error:
         logger.exception("%s: a mistake in rlviewer; the batch is parked", path.name)
         return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, f"{path.name}: {type(error).__name__}: {error}")

@@ -39,7 +39,12 @@ def train_in_foreground(project: Project, config: RunConfig, *, out: TextIO) -> 
             supervise.run_attempt(
                 attempt.pk, interrupted=interrupted, interruption="stopped in the terminal", on_status=bar.show
             )
-            run.refresh_from_db()
+            try:
+                run.refresh_from_db()
+            except supervise.DATABASE_AWAY:
+                if not interrupted.is_set():
+                    raise
+                break  # how it ended stands in status.json, and a worker of this host reads it from there
     bar.close()
     return run
 

@@ -19,6 +19,7 @@ from rlviewer.runs.logs import log_tail
 from rlviewer.runs.models import Run
 from rlviewer.runs.queries import run as run_queries
 from rlviewer.runs.queries.evaluation import evaluation_page
+from rlviewer.runs.queries.ledger import run_ledger
 from rlviewer.runs.queries.rollout import ids_text, packed_rollout, rollout_view, stored_json, visible_rollout
 from rlviewer.runs.queries.rollouts import RolloutFilters, rollout_page
 from rlviewer.runs.queries.step import StepFilters, number_from, step_page
@@ -96,7 +97,8 @@ def tab_context(request: HttpRequest, run: Run, tab: str, series: dict[str, Any]
     if tab == "overview":
         return {"newest": run_queries.newest_rollouts(run)}
     if tab == "steps":
-        return {"rows": run_queries.step_rows(run, "train", number_from(request.GET.get("before")))}
+        rows = run_queries.step_rows(run, "train", number_from(request.GET.get("before")))
+        return {"rows": rows, "ledger": run_ledger(run)}
     if tab == "evaluation":
         return {"evaluation": evaluation_page(run, series)}
     if tab == "log":

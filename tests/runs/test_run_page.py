@@ -4,10 +4,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from django.db.models import Sum
 from django.test import Client
 from django.urls import reverse
 
 from rlviewer.accounts.models import Member, Project, Role, User
+from rlviewer.ingest.models import Batch
 from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Attempt, Run
 from rlviewer.runs.queries import run as queries
@@ -244,3 +246,19 @@ def test_evaluations_checkpoints_and_events_are_ticks_on_the_axis(client: Client
     # Plotly takes its texts for HTML.
     assert told.pop(3).startswith("&lt;a href='//x'&gt;&amp;⟨U+202E⟩yy")
     assert told == {0: "evaluation", 2: "checkpoint, no-update", 4: "evaluation"}
+
+
+def test_the_steps_tab_tells_what_became_of_every_rollout(client: Client, alice: User, run: Run) -> None:
+    client.force_login(alice)
+    page = " ".join(get(client, run, "?tab=steps").split())
+    run.refresh_from_db()
+    assert run.rollout_count == Batch.objects.aggregate(all=Sum("received"))["all"]
+    assert f"{run.rollout_count} received in {Batch.objects.count()} batches" in page
+    assert f"{run.rollout_count} stored, 0 refused, 0 parked" in page
+    assert "why it was refused" not in page
+    # The third row of group 1 claims its second row's number.
+    store_batch(make_batch(run, step=9, number=[0, 1, 2, 3, 0, 1, 1, 3, *[0, 1, 2, 3] * 2]), source="test")
+    page = get(client, run, "?tab=steps")
+    assert "1 refused, 0 parked" in page
+    assert "number 1 appears twice in group row 1" in page
+    assert "Step 9" in page
