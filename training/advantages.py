@@ -1,7 +1,8 @@
 """H5, group to advantage: rewards `[P, G]` in, one advantage per rollout out. Pure tensor functions."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ class GroupAdvantages:
     reward_mean: Tensor  # [P] over the scored rollouts, in reward units
     reward_std: Tensor  # [P] the deviation that divides, in reward units; 0 for one scored rollout
     size_got: Tensor  # [P] int64, scored rollouts
+    running_mean: float | None = None  # of rewards, with this step's; None: the estimator keeps none
 
     @property
     def is_dead(self) -> Tensor:
@@ -101,14 +103,16 @@ def group_advantages(
     )
 
 
-def _dead_causes(has_signal: Tensor, count: Tensor, right: Tensor, wrong: Tensor) -> tuple[str | None, ...]:
+def _dead_causes(
+    has_signal: Tensor, count: Tensor, right: Tensor, wrong: Tensor, *, smallest: int = 2
+) -> tuple[str | None, ...]:
     causes: list[str | None] = []
     for alive, n, n_right, n_wrong in zip(
         has_signal.tolist(), count.tolist(), right.tolist(), wrong.tolist(), strict=True
     ):
         if alive:
             causes.append(None)
-        elif n < 2:
+        elif n < smallest:
             causes.append("single" if n else "unscored")
         elif n_right == n:
             causes.append("all_right")
@@ -125,6 +129,78 @@ class ScoredGroups:
     valid: Tensor  # [P, G] bool
     correct: Tensor  # [P, G] bool
     lengths: Tensor  # [P, G] int64, counted tokens
+    running_mean: float = 0.0  # of the rewards of the steps before
+
+    @property
+    def reward_mean(self) -> float:
+        """Over all scored rollouts of the step; NaN when there is none."""
+        return self.rewards.double()[self.rewards.isfinite() & self.valid].mean().item()
+
+
+def leave_one_out_advantages(groups: GroupAdvantages) -> GroupAdvantages:
+    """Reward minus the mean reward of the others of its group: n / (n - 1) times the centred reward of `groups`.
+
+    Source: Ahmadian et al. 2024, arXiv:2402.14740, eq. 8 (estimator of Kool et al. 2019).
+    """
+    others = (groups.size_got - 1).clamp(min=1)
+    return replace(groups, advantage=groups.advantage * (groups.size_got / others)[:, None])
+
+
+def max_likelihood_advantages(groups: GroupAdvantages, *, eps: float) -> GroupAdvantages:
+    """The centred reward of `groups` over the group's mean reward plus `eps`: the rarer success is, the more it weighs.
+
+    Raises:
+        ValueError: a group's mean reward is negative; rewards must not be.
+    Source: arXiv:2602.02710, eq. 9.
+    """
+    if bool((groups.reward_mean < 0).any()):
+        raise ValueError(f"rewards must not be negative, a group has the mean {groups.reward_mean.min().item()}")
+    scale = torch.where(groups.reward_mean > 0, groups.reward_mean + eps, torch.inf)
+    return replace(groups, advantage=groups.advantage / scale[:, None])
+
+
+def baseline_advantages(groups: ScoredGroups, baseline: float) -> GroupAdvantages:
+    """Reward minus one baseline for all rollouts; they are not compared inside a group, so a group of one is whole.
+
+    A group is dead when all its advantages are 0. A batch whose rewards differ by at most 1e-6 from the baseline has none.
+    """
+    rewards, scored = groups.rewards.double(), groups.rewards.isfinite() & groups.valid
+    advantage = torch.where(scored, rewards - baseline, 0)
+    advantage = torch.where(advantage.abs() > TIE_TOLERANCE, advantage, 0)
+    return _described(groups, advantage, scored)
+
+
+def signed_advantages(groups: ScoredGroups, *, positive_weight: float, negative_weight: float) -> GroupAdvantages:
+    """`positive_weight` for a reward of 1, `-negative_weight` for a reward of 0, no baseline.
+
+    A side of weight 0 does not enter the update, so it leaves the denominators too. Groups that are all right or all wrong keep
+    their signal.
+
+    Raises:
+        ValueError: a reward is neither 0 nor 1.
+    Source: Zhu et al. 2025, arXiv:2506.01347, sec. 3, and its released code.
+    """
+    scored = groups.rewards.isfinite() & groups.valid
+    rewards = torch.where(scored, groups.rewards, 0).double()
+    is_right, is_wrong = (rewards - 1).abs() <= TIE_TOLERANCE, rewards.abs() <= TIE_TOLERANCE
+    if not bool((is_right | is_wrong).all()):
+        odd = rewards[~(is_right | is_wrong)][0].item()
+        raise ValueError(f"needs rewards of 0 and 1, got {odd}; take an algorithm for graded rewards")
+    advantage = torch.where(is_right, positive_weight, -negative_weight).double()
+    advantage = torch.where(scored, advantage, 0)
+    return _described(groups, advantage, scored & (advantage != 0))
+
+
+def _described(groups: ScoredGroups, advantage: Tensor, kept: Tensor) -> GroupAdvantages:
+    """What the groups looked like, around advantages that do not come from comparing inside them."""
+    scored = groups.rewards.isfinite() & groups.valid
+    count = scored.sum(dim=1)
+    mean = torch.where(scored, groups.rewards.double(), 0).sum(dim=1) / count
+    deviation = torch.where(scored, groups.rewards.double() - mean[:, None], 0)
+    std = (deviation.square().sum(dim=1) / (count - 1).clamp(min=1)).sqrt()
+    right, wrong = (scored & groups.correct).sum(dim=1), (scored & ~groups.correct).sum(dim=1)
+    causes = _dead_causes((advantage != 0).any(dim=1), count, right, wrong, smallest=1)
+    return GroupAdvantages(advantage, kept, causes, mean, torch.where(count > 0, std, torch.nan), count)
 
 
 def _group(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
@@ -138,6 +214,45 @@ def _group(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
     )
 
 
+def _centred(groups: ScoredGroups) -> GroupAdvantages:
+    return group_advantages(groups.rewards, groups.valid, correct=groups.correct, divide_by_std=False)
+
+
+def _leave_one_out(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    return leave_one_out_advantages(_centred(groups))
+
+
+def _max_likelihood(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    return max_likelihood_advantages(_centred(groups), eps=params["eps"])
+
+
+def _no_baseline(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    return baseline_advantages(groups, 0.0)
+
+
+def _batch_mean(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    return baseline_advantages(groups, groups.reward_mean)
+
+
+def _running_mean(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    """`running_mean` as it was before this step; Williams 1992 with the decay of the step's mean reward."""
+    decay, before = params["baseline_decay"], groups.running_mean
+    after = before if math.isnan(groups.reward_mean) else decay * before + (1 - decay) * groups.reward_mean
+    return replace(baseline_advantages(groups, before), running_mean=after)
+
+
+def _signed(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
+    return signed_advantages(
+        groups, positive_weight=params["positive_weight"], negative_weight=params["negative_weight"]
+    )
+
+
 ADVANTAGES: dict[str, Callable[[ScoredGroups, Mapping[str, Any]], GroupAdvantages]] = {
     "group": _group,
+    "leave_one_out": _leave_one_out,
+    "max_likelihood": _max_likelihood,
+    "no_baseline": _no_baseline,
+    "batch_mean": _batch_mean,
+    "running_mean": _running_mean,
+    "signed": _signed,
 }

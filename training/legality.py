@@ -7,10 +7,13 @@ from training.config import BUILTIN_MODEL, ConfigError, RunConfig
 from training.hooks import merge_parts
 from training.params import check_params, unknown
 from training.recipes import RECIPES, Recipe
+from training.recipes.knobs import knobs_of
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 
+# Entries of H5 that compare the completions of a prompt.
+GROUP_RELATIVE = frozenset({"group", "leave_one_out", "max_likelihood"})
 # Above this the held-out tasks are counted when the run starts, not while a person waits for the form.
 QUICK_HELD_OUT = 2000
 
@@ -35,10 +38,10 @@ def resolve(config: RunConfig) -> Resolved:
     if config.algorithm not in RECIPES:
         raise ConfigError("algorithm", unknown(config.algorithm, RECIPES, "algorithm"))
     recipe = RECIPES[config.algorithm]
-    params = check_params(recipe.params, config.algorithm_params, where="algorithm_params")
-    params["constant_tokens"] = params.get("constant_tokens") or config.sampling.max_new_tokens
     parts = merge_parts(recipe.parts, config.hooks)
-    if params.get("kl_coefficient") and "ref_kl" not in parts["H8"]:
+    params = check_params(knobs_of(parts, recipe.defaults), config.algorithm_params, where="algorithm_params")
+    params["constant_tokens"] = params["constant_tokens"] or config.sampling.max_new_tokens
+    if params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
         parts["H8"] = (*parts["H8"], "ref_kl")
     family = catalog.resolve(config.task.name)
     return Resolved(recipe, params, parts, family, catalog.make_params(family, config.task.params))
@@ -51,15 +54,51 @@ def check(config: RunConfig) -> None:
         ConfigError: names the key at fault, the reason and the way out.
     """
     resolved = resolve(config)
-    if resolved.recipe.is_group_relative and config.sampling.group_size < 2:
-        raise ConfigError(
-            "sampling.group_size",
-            f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
-            f"got {config.sampling.group_size}",
-        )
+    _check_advantage(config, resolved)
+    _check_loss(config, resolved)
     _check_kl(config, resolved)
     _check_schedule(config)
     _check_task(config, resolved)
+
+
+def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
+    advantage, params = resolved.parts["H5"][0], resolved.params
+    if advantage in GROUP_RELATIVE and config.sampling.group_size < 2:
+        raise ConfigError(
+            "sampling.group_size",
+            f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
+            f"got {config.sampling.group_size}; algorithms without a group are vpg, reinforce and reinforce_plus_plus",
+        )
+    if advantage == "signed" and not params["positive_weight"] and not params["negative_weight"]:
+        raise ConfigError("algorithm_params.positive_weight", "both weights are 0, so nothing would train; raise one")
+    if resolved.parts["H6"] != ("whitened",):
+        return
+    if advantage in ("signed", "max_likelihood"):
+        raise ConfigError("hooks.H6", f"whitening would undo the scale of H5's {advantage}; take uniform")
+    if advantage == "group" and params["divide_by_std"]:
+        raise ConfigError(
+            "algorithm_params.divide_by_std",
+            "whitening over the batch would scale a second time; set it to false, or hooks.H6 to uniform",
+        )
+
+
+def _check_loss(config: RunConfig, resolved: Resolved) -> None:
+    loss, params = resolved.parts["H7"][0], resolved.params
+    if loss == "reinforce" and config.optimizer.updates_per_step > 1:
+        raise ConfigError(
+            "optimizer.updates_per_step",
+            f"{resolved.recipe.title} has no importance ratio, so a batch is right for one update only; "
+            f"take 1, or clipped for hooks.H7; got {config.optimizer.updates_per_step}",
+        )
+    if 0 < params.get("dual_clip", 0) <= 1:
+        raise ConfigError("algorithm_params.dual_clip", f"must be above 1, or 0 for none; got {params['dual_clip']}")
+    is_whole = loss == "geometric_mean" or params.get("ratio_level") in ("sequence_mean", "sequence_sum")
+    if is_whole and params["aggregation"] != "rollout_mean":
+        raise ConfigError(
+            "algorithm_params.aggregation",
+            "each token carries the loss of its whole completion, so anything but rollout_mean would weigh completions "
+            f"by their length; set rollout_mean, or a token-level loss; got {params['aggregation']}",
+        )
 
 
 def _check_kl(config: RunConfig, resolved: Resolved) -> None:

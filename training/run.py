@@ -82,6 +82,7 @@ class Run:
     attempt: Attempt
     uid: str
     rollouts: int = 0
+    running_mean: float = 0.0  # of the rewards of the steps before
     base_correct: list[int] = field(default_factory=list)  # per held-out prompt, of the base model
     seconds: dict[str, float] = field(default_factory=dict)  # phases of the step at hand
 
@@ -95,6 +96,7 @@ class Run:
             "shuffle_seeds": self.shuffle_seeds.state(),
             "transform_rng": self.transform_rng.getstate(),
             "rollouts": self.rollouts,
+            "running_mean": self.running_mean,
             "base_correct": self.base_correct,
         }
 
@@ -105,6 +107,8 @@ class Run:
         version, internal, gauss = state["transform_rng"]
         self.transform_rng.setstate((version, tuple(internal), gauss))
         self.rollouts = state["rollouts"]
+        # Checkpoints of older versions keep none.
+        self.running_mean = state.get("running_mean", 0.0)
         self.base_correct = state["base_correct"]
 
     @contextlib.contextmanager
@@ -158,6 +162,9 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
         updates = learn_step(run, batch, step)
         side_metrics = run.side_model.update({"rollouts": rollouts, "scores": scores, "signal": signal})
     run.rollouts += len(scores.scored)
+    # A step that trained nothing leaves the baseline as it was.
+    if signal.groups.running_mean is not None and updates:
+        run.running_mean = signal.groups.running_mean
     metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | side_metrics
     record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
     run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
@@ -201,6 +208,7 @@ def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
             valid=rewards.isfinite(),
             correct=rollouts.by_group(scores.correct, False),
             lengths=rollouts.by_group(rollouts.generated.sum(dim=1), 0),
+            running_mean=run.running_mean,
         ),
         run.resolved.params,
     )
@@ -316,7 +324,8 @@ def record_step(
             token_columns=token_columns,
             group_columns={
                 "sampling": [sampling_json(run)] * len(rollouts.prompts),
-                "dead_cause": list(signal.groups.dead_cause),
+                # Empty says that it taught; null would leave the reader to compare rewards.
+                "dead_cause": [cause or "" for cause in signal.groups.dead_cause],
                 "kept": [choice.kept for choice in signal.choices],
                 "drop_reason": [choice.drop_reason or None for choice in signal.choices],
             },
@@ -329,9 +338,13 @@ def record_step(
 def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
     """Why each rollout stayed out of the update; None for one that entered it."""
     reasons: list[str | None] = []
-    for kept, prompt, one in zip(signal.kept.tolist(), rollouts.group_index.tolist(), scores.scored, strict=True):
-        group_reason = signal.choices[prompt].drop_reason
-        reasons.append(None if kept else group_reason or ("truncated" if one.spans else "unscored"))
+    owner = rollouts.group_index
+    selected = signal.groups.kept[owner, rollouts.numbers].tolist()
+    for kept, is_selected, prompt, one in zip(
+        signal.kept.tolist(), selected, owner.tolist(), scores.scored, strict=True
+    ):
+        own_reason = "truncated" if is_selected else "unselected" if one.spans else "unscored"
+        reasons.append(None if kept else signal.choices[prompt].drop_reason or own_reason)
     return reasons
 
 

@@ -1,11 +1,13 @@
 """H6, advantage to token weights, and which tokens count. Pure tensor functions."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from training.advantages import TIE_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,29 @@ def uniform(advantage: Tensor, loss_mask: Tensor) -> TokenWeights:
     )
 
 
+def whitened(advantage: Tensor, loss_mask: Tensor, *, ddof: int = 1) -> TokenWeights:
+    """`uniform`, then shifted and scaled to mean 0 and deviation 1 over all counted tokens of the step.
+
+    A long rollout weighs more, so the advantages of rollouts need not sum to 0. Computed in float64. Tokens whose advantages
+    differ by at most 1e-6 get exactly 0.
+
+    Args:
+        advantage: `[B]`.
+        loss_mask: `[B, T]` of the whole step, after all masks.
+        ddof: 1 divides squared deviations by n - 1, 0 by n.
+    Source: Hu et al. 2025, arXiv:2501.03262, eq. 5; the 1e-8 inside the root as in its users' code.
+    """
+    plain = uniform(advantage, loss_mask)
+    counts = loss_mask.bool()
+    values = advantage.double()[:, None].expand(loss_mask.shape)[counts]
+    if not values.numel() or values.max() - values.min() <= TIE_TOLERANCE:
+        return replace(plain, token_advantages=torch.zeros_like(plain.token_advantages))
+    mean = values.mean()
+    variance = (values - mean).square().sum() / max(values.numel() - ddof, 1)
+    scaled = (advantage.double() - mean) / (variance + 1e-8).sqrt()
+    return uniform(scaled, loss_mask)
+
+
 def mask_rollouts(loss_mask: Tensor, excluded: Tensor) -> Tensor:
     """`loss_mask` with the tokens of `excluded` rollouts (`[B]` bool: cut at the limit, unscored) taken out.
 
@@ -56,6 +81,11 @@ def _uniform(fields: TokenFields, params: Mapping[str, Any]) -> TokenWeights:
     return uniform(fields.advantage, fields.loss_mask)
 
 
+def _whitened(fields: TokenFields, params: Mapping[str, Any]) -> TokenWeights:
+    return whitened(fields.advantage, fields.loss_mask, ddof=params["whiten_ddof"])
+
+
 TOKEN_WEIGHTS: dict[str, Callable[[TokenFields, Mapping[str, Any]], TokenWeights]] = {
     "uniform": _uniform,
+    "whitened": _whitened,
 }

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.training.golden import CASES
 from training.batching import AGGREGATIONS, aggregate, micro_batches, rollout_scale
-from training.recipes import grpo
+from training.recipes import knobs
 
 OPTIONS = {"constant_tokens": 16}
 
@@ -140,4 +140,4 @@ def test_refuses_what_lacks_its_denominator(aggregation: str, message: str) -> N
 
 
 def test_the_recipe_offers_every_aggregation() -> None:
-    assert sorted(grpo.AGGREGATIONS) == sorted(AGGREGATIONS)
+    assert sorted(knobs.AGGREGATIONS) == sorted(AGGREGATIONS)

@@ -20,7 +20,14 @@ from training.learner import (
 from training.losses import LOSSES, LossInputs, PolicyLoss
 from training.policy import Policy, Tokens, load_policy
 
-PARAMS = {"aggregation": "token_mean", "constant_tokens": 4, "clip_low": 0.2, "clip_high": 0.2}
+PARAMS = {
+    "aggregation": "token_mean",
+    "constant_tokens": 4,
+    "clip_low": 0.2,
+    "clip_high": 0.2,
+    "ratio_level": "token",
+    "dual_clip": 0.0,
+}
 
 
 @pytest.fixture

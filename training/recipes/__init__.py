@@ -3,11 +3,45 @@
 Imports no torch.
 """
 
-from training.recipes import grpo
+from training.recipes import (
+    cispo,
+    dppo,
+    dr_grpo,
+    gmpo,
+    grpo,
+    gspo,
+    gspo_token,
+    maxrl,
+    nsr,
+    psr,
+    reinforce,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    rloo,
+    sapo,
+    vpg,
+    w_reinforce,
+)
 from training.recipes.base import Recipe
 
 __all__ = ["RECIPES", "Recipe"]
 
 RECIPES: dict[str, Recipe] = {
+    "vpg": vpg.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rloo": rloo.RECIPE,
     "grpo": grpo.RECIPE,
+    "dr_grpo": dr_grpo.RECIPE,
+    "reinforce_plus_plus": reinforce_plus_plus.RECIPE,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline.RECIPE,
+    "psr": psr.RECIPE,
+    "nsr": nsr.RECIPE,
+    "w_reinforce": w_reinforce.RECIPE,
+    "maxrl": maxrl.RECIPE,
+    "gspo": gspo.RECIPE,
+    "gspo_token": gspo_token.RECIPE,
+    "cispo": cispo.RECIPE,
+    "sapo": sapo.RECIPE,
+    "gmpo": gmpo.RECIPE,
+    "dppo": dppo.RECIPE,
 }

@@ -1,20 +1,46 @@
 """What a recipe is. Imports no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from training.params import Param
+from training.recipes.knobs import knobs_of
+
+# What an algorithm runs on unless it says otherwise.
+GROUND: dict[str, tuple[str, ...]] = {
+    "H2": ("identity",),
+    "H3": ("plain",),
+    "H4": ("task",),
+    "H5": ("group",),
+    "H6": ("uniform",),
+    "H7": ("clipped",),
+    "H8": (),
+    "H9": ("uniform",),
+    "H10": ("none",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An algorithm: one entry (or several) per hook, and the knobs of those entries."""
+    """An algorithm: one entry (or several) per hook, and where the knobs of those entries stand."""
 
     name: str
     title: str
     summary: str  # one sentence for a person who chooses
     formula: str
     source: str
-    parts: dict[str, tuple[str, ...]]  # entries per hook
-    params: dict[str, Param]  # what algorithm_params may override
+    changes: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)  # entries per hook, unlike GROUND's
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of knobs, unlike the entry's own
     parent: str = ""  # the recipe this one changes; "": none
-    is_group_relative: bool = True  # refuses groups of one
+
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """Entries of every hook."""
+        named = {hook: (entry,) if isinstance(entry, str) else entry for hook, entry in self.changes.items()}
+        return GROUND | named
+
+    @property
+    def params(self) -> dict[str, Param]:
+        """What algorithm_params may override."""
+        return knobs_of(self.parts, self.defaults)
