@@ -140,10 +140,10 @@ class ScoredGroups:
 def leave_one_out_advantages(groups: GroupAdvantages) -> GroupAdvantages:
     """Reward minus the mean reward of the others of its group: n / (n - 1) times the centred reward of `groups`.
 
-    Source: Ahmadian et al. 2024, arXiv:2402.14740, eq. 8 (estimator of Kool et al. 2019).
+    Source: Ahmadian et al. 2024, arXiv:2402.14740 (estimator of Kool et al. 2019).
     """
     others = (groups.size_got - 1).clamp(min=1)
-    return replace(groups, advantage=groups.advantage * (groups.size_got / others)[:, None])
+    return replace(groups, advantage=groups.advantage * (groups.size_got.double() / others)[:, None])
 
 
 def max_likelihood_advantages(groups: GroupAdvantages, *, eps: float) -> GroupAdvantages:
@@ -151,7 +151,7 @@ def max_likelihood_advantages(groups: GroupAdvantages, *, eps: float) -> GroupAd
 
     Raises:
         ValueError: a group's mean reward is negative; rewards must not be.
-    Source: arXiv:2602.02710, eq. 9.
+    Source: Maximum likelihood reinforcement learning, arXiv:2602.02710.
     """
     if bool((groups.reward_mean < 0).any()):
         raise ValueError(f"rewards must not be negative, a group has the mean {groups.reward_mean.min().item()}")
@@ -178,7 +178,7 @@ def signed_advantages(groups: ScoredGroups, *, positive_weight: float, negative_
 
     Raises:
         ValueError: a reward is neither 0 nor 1.
-    Source: Zhu et al. 2025, arXiv:2506.01347, sec. 3, and its released code.
+    Source: Zhu et al. 2025, arXiv:2506.01347, and its released code.
     """
     scored = groups.rewards.isfinite() & groups.valid
     rewards = torch.where(scored, groups.rewards, 0).double()

@@ -52,7 +52,7 @@ def importance_ratio(
         loss_mask: `[B, T]`, True (or 1) where the token counts.
     Raises:
         ValueError: the level is unknown.
-    Source: Zheng et al. 2025, arXiv:2507.18071, eq. 7 and 14; Ahmadian et al. 2024, arXiv:2402.14740.
+    Source: Zheng et al. 2025, arXiv:2507.18071; Ahmadian et al. 2024, arXiv:2402.14740.
     """
     counts = loss_mask.bool()
     # where, not times: 0 * nan is nan, in the gradient too.
@@ -105,7 +105,7 @@ def clipped_policy_loss(
         ValueError: the shapes differ or are not 2-D, a bound is negative, a dual clip is not above 1, or the advantage
             varies inside a rollout whose ratio does not.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; bounds apart as in Yu et al. 2025, arXiv:2503.14476; dual clip: Ye
-    et al. 2020, arXiv:1912.09729, eq. 5.
+    et al. 2020, arXiv:1912.09729.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if clip_low < 0 or clip_high < 0:
@@ -134,7 +134,7 @@ def reinforce_loss(
     """`-A log policy`, no ratio: right for one update of each batch. The ratio is reported, nothing is clipped.
 
     All `[B, T]`; raises ValueError when the shapes differ. Source: Williams 1992, "Simple statistical gradient-following
-    algorithms", eq. 4.
+    algorithms".
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     found = importance_ratio(policy_logprobs, sampler_logprobs, loss_mask)
@@ -158,7 +158,7 @@ def detached_clip_loss(
 
     Raises:
         ValueError: the shapes differ or are not 2-D, or 1 is not inside the bounds.
-    Source: MiniMax 2025, arXiv:2506.13585, eq. 4 and 5.
+    Source: MiniMax 2025, arXiv:2506.13585.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if not 0 <= ratio_low <= 1 <= ratio_high:
@@ -185,7 +185,7 @@ def soft_gate_loss(
 
     Raises:
         ValueError: the shapes differ or are not 2-D, or a tau is not above 0.
-    Source: Gao et al. 2025, arXiv:2511.20347, eq. 5 to 7.
+    Source: Gao et al. 2025, arXiv:2511.20347.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if tau_positive <= 0 or tau_negative <= 0:
@@ -212,7 +212,7 @@ def geometric_mean_loss(
 
     Raises:
         ValueError: the shapes differ or are not 2-D, a bound is negative, or the advantage varies inside a rollout.
-    Source: Zhao et al. 2025, arXiv:2507.20673, eq. 4, with the clip of its released code.
+    Source: Zhao et al. 2025, arXiv:2507.20673, with the clip of its released code.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if log_clip_low < 0 or log_clip_high < 0:
@@ -248,7 +248,7 @@ def divergence_masked_loss(
 
     Raises:
         ValueError: the shapes differ or are not 2-D, the divergence is unknown, the limit is negative or the cap below 1.
-    Source: Qi et al. 2026, arXiv:2602.04879, sec. 4, and its released code for the cap.
+    Source: Qi et al. 2026, arXiv:2602.04879, and its released code for the cap.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if limit < 0 or ratio_cap < 1:

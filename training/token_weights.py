@@ -46,7 +46,7 @@ def whitened(advantage: Tensor, loss_mask: Tensor, *, ddof: int = 1) -> TokenWei
         advantage: `[B]`.
         loss_mask: `[B, T]` of the whole step, after all masks.
         ddof: 1 divides squared deviations by n - 1, 0 by n.
-    Source: Hu et al. 2025, arXiv:2501.03262, eq. 5; the 1e-8 inside the root as in its users' code.
+    Source: Hu et al. 2025, arXiv:2501.03262; the 1e-8 inside the root as in its users' code.
     """
     plain = uniform(advantage, loss_mask)
     counts = loss_mask.bool()

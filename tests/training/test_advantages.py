@@ -142,6 +142,115 @@ def test_unscored_rollouts_change_nothing_for_the_others(rewards: list[float], u
     assert padded.advantage[0, len(rewards) :].tolist() == [0.0] * unscored
 
 
+def scored(*rows: list[float], running_mean: float = 0.0) -> ScoredGroups:
+    """Groups whose rewards above 1/2 are right."""
+    rewards = rewards_of([list(row) for row in rows])
+    everywhere = torch.ones_like(rewards, dtype=torch.bool)
+    return ScoredGroups(rewards, everywhere, rewards > 0.5, everywhere.long(), running_mean)
+
+
+@pytest.mark.parametrize("name", ["adv.rloo.1001", "adv.rloo.312"])
+def test_leaving_one_out_matches_the_worked_examples(name: str) -> None:
+    case = CASES[name]
+    out = ADVANTAGES["leave_one_out"](scored(case["inputs"]["rewards"]), {})
+    assert out.advantage[0].tolist() == pytest.approx(case["expected"]["advantages"])
+
+
+def test_leaving_one_out_counts_only_the_scored_others() -> None:
+    # Of 1, 0 and one unscored: each has one other.
+    out = ADVANTAGES["leave_one_out"](scored([1.0, 0.0, math.nan], [1.0, math.nan, math.nan]), {})
+    assert out.advantage.tolist() == [[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("name", ["adv.maxrl.1000", "adv.maxrl.0000"])
+def test_maximum_likelihood_matches_the_worked_examples(name: str) -> None:
+    case = CASES[name]
+    out = ADVANTAGES["max_likelihood"](scored(case["inputs"]["rewards"]), case["params"])
+    assert out.advantage[0].tolist() == pytest.approx(case["expected"]["advantages"], abs=1e-9)
+
+
+def test_maximum_likelihood_refuses_negative_rewards() -> None:
+    with pytest.raises(ValueError, match=r"must not be negative, a group has the mean -0\.25"):
+        ADVANTAGES["max_likelihood"](scored([0.5, -1.0]), {"eps": 1e-6})
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("positive", (1.0, 0.0)), ("negative", (0.0, 1.0)), ("weighted", (0.1, 1.0))]
+)
+def test_signed_matches_the_worked_examples(name: str, weights: tuple[float, float]) -> None:
+    case = CASES[f"adv.psr_nsr.{name}"]
+    params = dict(zip(("positive_weight", "negative_weight"), weights, strict=True))
+    out = ADVANTAGES["signed"](scored(case["inputs"]["rewards"], [math.nan, 1.0, 1.0, 1.0]), params)
+    assert out.advantage[0].tolist() == pytest.approx(case["expected"]["advantages"])
+    assert out.kept[0].tolist() == case["expected"]["sample_used"]
+    # One group is all right: only what is trained keeps it alive. What is unscored never trains.
+    assert out.dead_cause == (None, None if weights[0] else "all_right")
+    assert out.kept[1].tolist() == [False] + [weights[0] > 0] * 3
+
+
+def test_signed_refuses_graded_rewards() -> None:
+    with pytest.raises(ValueError, match=r"rewards of 0 and 1, got 0\.5"):
+        ADVANTAGES["signed"](scored([0.5, 1.0]), {"positive_weight": 1.0, "negative_weight": 1.0})
+
+
+def test_the_running_mean_is_used_before_it_is_moved() -> None:
+    case = CASES["adv.reinforce.ema_baseline"]
+    baseline, advantages = 0.0, []
+    for reward in case["inputs"]["reward_sequence"]:
+        out = ADVANTAGES["running_mean"](
+            scored([reward], running_mean=baseline), {"baseline_decay": case["params"]["decay"]}
+        )
+        advantages.append(out.advantage.item())
+        assert out.running_mean is not None
+        baseline = out.running_mean
+    assert advantages == pytest.approx(case["expected"]["advantages"])
+    assert baseline == pytest.approx(case["expected"]["final_baseline"])
+
+
+def test_a_step_moves_the_running_mean_by_its_mean_reward_whatever_the_order() -> None:
+    params = {"baseline_decay": 0.9}
+    # 0.9 * 0.5 + 0.1 * (1 + 0 + 1) / 3
+    for rows in ([1.0, 0.0, 1.0, math.nan], [math.nan, 1.0, 1.0, 0.0]):
+        out = ADVANTAGES["running_mean"](scored(rows, running_mean=0.5), params)
+        assert out.running_mean == pytest.approx(0.45 + 0.2 / 3)
+    nothing = ADVANTAGES["running_mean"](scored([math.nan, math.nan], running_mean=0.5), params)
+    assert nothing.running_mean == 0.5
+    assert nothing.dead_cause == ("unscored",)
+
+
+def test_baselines_of_the_batch_need_no_group() -> None:
+    # The mean over the four scored rollouts is 0.5.
+    groups = scored([1.0, 1.0], [0.0, math.nan], [0.0, math.nan])
+    out = ADVANTAGES["batch_mean"](groups, {})
+    assert out.advantage.tolist() == [[0.5, 0.5], [-0.5, 0.0], [-0.5, 0.0]]
+    assert out.kept.tolist() == [[True, True], [True, False], [True, False]]
+    assert out.dead_cause == (None, None, None)
+    plain = ADVANTAGES["no_baseline"](groups, {})
+    assert plain.advantage.tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    assert plain.dead_cause == (None, "all_wrong", "all_wrong")
+
+
+def test_a_batch_of_equal_rewards_has_no_signal_against_its_mean() -> None:
+    # Twelve float32 rewards of 0.7 have a float32 mean that is off by one unit in the last place.
+    out = ADVANTAGES["batch_mean"](scored(torch.full((12,), 0.7).tolist(), torch.full((12,), 0.7).tolist()), {})
+    assert out.advantage.abs().max().item() == 0.0
+    assert out.dead_cause == ("all_right", "all_right")
+
+
+@given(st.lists(REWARD, min_size=2, max_size=8))
+def test_centring_is_leaving_one_out_scaled_down(rewards: list[float]) -> None:
+    # Dr. GRPO's advantage is RLOO's times (G - 1) / G.
+    centred = group_advantages(rewards_of([rewards]), divide_by_std=False).advantage[0]
+    left_out = ADVANTAGES["leave_one_out"](scored(rewards), {}).advantage[0]
+    size = len(rewards)
+    torch.testing.assert_close(centred, left_out * (size - 1) / size)
+    others = [(sum(rewards) - reward) / (size - 1) for reward in rewards]
+    is_dead = max(rewards) - min(rewards) <= 1e-6
+    assert left_out.tolist() == pytest.approx(
+        [0.0] * size if is_dead else [r - o for r, o in zip(rewards, others, strict=True)], abs=1e-6
+    )
+
+
 def test_the_entry_of_the_registry_passes_the_switches_on() -> None:
     rewards = rewards_of([[1, 0, 0, 0]])
     groups = ScoredGroups(rewards, torch.ones(1, 4, dtype=torch.bool), rewards > 0, torch.ones(1, 4, dtype=torch.int64))

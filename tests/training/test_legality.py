@@ -49,6 +49,51 @@ def test_a_kl_coefficient_brings_its_term() -> None:
         ({"algorithm_params": {"eps": 10**400}}, "algorithm_params.eps", "finite"),
         ({"optimizer": {"learning_rate": -(10**400)}}, "optimizer.learning_rate", "finite"),
         ({"hooks": {"H8": ["ref_kl"]}}, "algorithm_params.kl_coefficient", "above 0"),
+        ({"algorithm": "rloo", "sampling": {"group_size": 1}}, "sampling.group_size", "vpg, reinforce"),
+        ({"algorithm": "maxrl", "sampling": {"group_size": 1}}, "sampling.group_size", "at least 2"),
+        ({"algorithm": "vpg", "hooks": {"H5": "group"}, "sampling": {"group_size": 1}}, "sampling.group_size", "2"),
+        ({"algorithm": "vpg", "optimizer": {"updates_per_step": 2}}, "optimizer.updates_per_step", "take 1, or"),
+        ({"algorithm": "reinforce", "optimizer": {"updates_per_step": 2}}, "optimizer.updates_per_step", "no imp"),
+        (
+            {"algorithm": "reinforce", "algorithm_params": {"baseline_decay": 1.0}},
+            "algorithm_params.baseline_decay",
+            "at most 0.9999",
+        ),
+        ({"algorithm": "vpg", "algorithm_params": {"clip_high": 0.2}}, "algorithm_params.clip_high", "unknown"),
+        ({"algorithm_params": {"dual_clip": 0.9}}, "algorithm_params.dual_clip", "above 1"),
+        (
+            {"algorithm": "gspo", "algorithm_params": {"aggregation": "token_mean"}},
+            "algorithm_params.aggregation",
+            "set rollout_mean",
+        ),
+        (
+            {"algorithm": "rloo", "algorithm_params": {"aggregation": "rollout_sum"}},
+            "algorithm_params.aggregation",
+            "set rollout_mean",
+        ),
+        (
+            {"algorithm": "gmpo", "algorithm_params": {"aggregation": "prompt_mean"}},
+            "algorithm_params.aggregation",
+            "set rollout_mean",
+        ),
+        (
+            {"algorithm": "reinforce_plus_plus_baseline", "algorithm_params": {"divide_by_std": True}},
+            "algorithm_params.divide_by_std",
+            "set it to false",
+        ),
+        ({"hooks": {"H6": "whitened"}}, "algorithm_params.divide_by_std", "a second time"),
+        ({"algorithm": "psr", "hooks": {"H6": "whitened"}}, "hooks.H6", "take uniform"),
+        ({"algorithm": "maxrl", "hooks": {"H6": "whitened"}}, "hooks.H6", "take uniform"),
+        (
+            {"algorithm": "psr", "algorithm_params": {"positive_weight": 0}},
+            "algorithm_params.positive_weight",
+            "both weights are 0",
+        ),
+        (
+            {"algorithm": "cispo", "algorithm_params": {"ratio_high": 0.28}},
+            "algorithm_params.ratio_high",
+            "at least 1",
+        ),
         ({"hooks": {"H7": "cliped"}}, "hooks.H7", "did you mean clipped?"),
         ({"optimizer": {"warmup_steps": 101}}, "optimizer.warmup_steps", "at most steps"),
         ({"task": {"params": {"digits": 1}}}, "eval.prompts", "raise the difficulty or ask for fewer"),
@@ -67,6 +112,30 @@ def test_refuses_with_the_key_and_a_way_out(raw: dict[str, Any], key: str, says:
         legality.check(RunConfig.from_dict(raw))
     assert caught.value.key == key
     assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"algorithm": "gspo_token", "algorithm_params": {"aggregation": "token_mean"}},
+        {"algorithm": "grpo", "algorithm_params": {"dual_clip": 3.0}, "optimizer": {"updates_per_step": 4}},
+        {"algorithm": "vpg", "hooks": {"H7": "clipped"}, "optimizer": {"updates_per_step": 2}},
+        {"algorithm": "reinforce_plus_plus", "sampling": {"group_size": 1}},
+    ],
+)
+def test_takes_what_is_right(raw: dict[str, Any]) -> None:
+    legality.check(RunConfig.from_dict(raw))
+
+
+def test_a_part_that_replaces_another_brings_its_own_knobs() -> None:
+    config = RunConfig.from_dict({"hooks": {"H7": "soft_gate"}, "algorithm_params": {"tau_positive": 2.0}})
+    params = legality.resolve(config).params
+    assert params["tau_positive"] == 2.0
+    assert params["tau_negative"] == 1.05
+    assert "clip_low" not in params
+    # The recipe's own choice for a knob of a part that stays.
+    kept = RunConfig.from_dict({"algorithm": "dr_grpo", "hooks": {"H7": "detached_clip"}})
+    assert legality.resolve(kept).params["divide_by_std"] is False
 
 
 def test_a_model_of_ones_own_may_take_fewer_tokens_for_an_answer() -> None:

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,18 +18,25 @@ from training.losses import (
     LOSSES,
     MASKED,
     LossInputs,
+    PolicyLoss,
     clipped_policy_loss,
+    detached_clip_loss,
+    divergence_masked_loss,
+    geometric_mean_loss,
+    importance_ratio,
     ratio_statistics,
+    reinforce_loss,
+    soft_gate_loss,
 )
 from training.records import CLIP_FLAGS
 
 
-def loss_of_ratios(ratios: list[float], advantage: float, **bounds: float) -> tuple[list[float], list[float]]:
+def loss_of_ratios(
+    ratios: list[float], advantage: float, loss: Callable[..., PolicyLoss] = clipped_policy_loss, **bounds: Any
+) -> tuple[list[float], list[float]]:
     """Loss of each token, and minus its derivative by the token's log-probability."""
     policy = torch.tensor([ratios], dtype=torch.float64).log().requires_grad_()
-    out = clipped_policy_loss(
-        policy, torch.zeros_like(policy), torch.full_like(policy, advantage), torch.ones_like(policy), **bounds
-    )
+    out = loss(policy, torch.zeros_like(policy), torch.full_like(policy, advantage), torch.ones_like(policy), **bounds)
     (gradient,) = torch.autograd.grad(out.token_loss.sum(), policy)
     return out.token_loss[0].tolist(), (-gradient[0]).tolist()
 
@@ -69,13 +78,200 @@ def test_matches_the_worked_clip_examples(name: str, bounds: dict, edges: tuple[
     assert [gradients[i] for i in inside] == pytest.approx([case["expected"]["grad_coef"][i] for i in inside])
 
 
-@pytest.mark.parametrize(("column", "bounds"), [("ppo_0.2", {}), ("dapo_0.2_0.28", {"clip_high": 0.28})])
+@pytest.mark.parametrize(
+    ("column", "loss", "bounds"),
+    [
+        ("ppo_0.2", clipped_policy_loss, {}),
+        ("dapo_0.2_0.28", clipped_policy_loss, {"clip_high": 0.28}),
+        ("dual_clip_c2", clipped_policy_loss, {"dual_clip": 2.0}),
+        ("is_unclipped", clipped_policy_loss, {"clip_low": 1.0, "clip_high": 100.0}),
+        ("reinforce", reinforce_loss, {}),
+        ("cispo_max5", detached_clip_loss, {}),
+        ("cispo_0.2_0.28", detached_clip_loss, {"ratio_low": 0.8, "ratio_high": 1.28}),
+        ("sapo", soft_gate_loss, {}),
+    ],
+)
 @pytest.mark.parametrize("ratio", [0.5, 1, 1.5, 3])
 @pytest.mark.parametrize("advantage", [1, -1])
-def test_matches_the_gradient_table(column: str, bounds: dict, ratio: float, advantage: int) -> None:
+def test_matches_the_gradient_table(column: str, loss: Any, bounds: dict, ratio: float, advantage: int) -> None:
     expected = CASES["grad.coefficients"]["expected"][f"r={ratio:g},A={advantage:+d}"][column]
-    _, gradients = loss_of_ratios([float(ratio)], float(advantage), **bounds)
+    _, gradients = loss_of_ratios([float(ratio)], float(advantage), loss, **bounds)
     assert gradients == pytest.approx([expected])
+
+
+def test_a_dual_clip_bounds_the_loss_of_a_bad_token() -> None:
+    case = CASES["clip.ppo.dual"]
+    losses, gradients = loss_of_ratios(case["inputs"]["ratios"], -1.0, dual_clip=case["params"]["c"])
+    assert losses == pytest.approx(case["expected"]["loss"])
+    assert gradients[6] == 0.0
+    out = clipped_policy_loss(
+        torch.tensor([[math.log(4.0), math.log(4.0)]]),
+        torch.zeros(1, 2),
+        torch.tensor([[-1.0, 1.0]]),
+        torch.ones(1, 2),
+        dual_clip=3.0,
+    )
+    assert out.clip_flag[0].tolist() == [CLIPPED_HIGH, CLIPPED_HIGH]
+    # A good token is bounded by the ordinary clip.
+    assert out.token_loss[0].tolist() == pytest.approx([3.0, -1.2])
+    with pytest.raises(ValueError, match="above 1"):
+        loss_of_ratios([1.0], 1.0, dual_clip=0.5)
+
+
+def test_a_capped_ratio_keeps_its_gradient_and_is_flagged() -> None:
+    case = CASES["clip.cispo"]
+    ratios = case["inputs"]["ratios"]
+    for column, low, high in (("trl_liger_absolute_max5", 0.0, 5.0), ("verl_slime_0.2_0.28", 0.8, 1.28)):
+        _, gradients = loss_of_ratios(ratios, 1.0, detached_clip_loss, ratio_low=low, ratio_high=high)
+        assert gradients == pytest.approx(case["expected"][column])
+    policy = torch.tensor([ratios]).log()
+    out = detached_clip_loss(
+        policy, torch.zeros(1, 5), torch.ones(1, 5), torch.ones(1, 5), ratio_low=0.8, ratio_high=1.28
+    )
+    assert out.clip_flag[0].tolist() == [CLIPPED_LOW, KEPT, KEPT, CLIPPED_HIGH, CLIPPED_HIGH]
+    assert out.importance_ratio[0].tolist() == pytest.approx(ratios)
+    with pytest.raises(ValueError, match="ratios around 1"):
+        loss_of_ratios([1.0], 1.0, detached_clip_loss, ratio_high=0.28)
+
+
+def test_the_soft_gate_matches_the_worked_example() -> None:
+    case = CASES["gate.sapo.neg"]
+    ratios = case["inputs"]["ratios"]
+    losses, gradients = loss_of_ratios(ratios, -1.0, soft_gate_loss)
+    assert losses == pytest.approx(case["expected"]["loss"])
+    slopes = [-gradient / ratio for gradient, ratio in zip(gradients, ratios, strict=True)]
+    assert slopes == pytest.approx(case["expected"]["dgate_dr"])
+    # 4 sigmoid(0) = 2 where the policy has not moved, with tau 1 for a good token.
+    assert loss_of_ratios([1.0], 1.0, soft_gate_loss) == ([pytest.approx(-2.0)], [pytest.approx(1.0)])
+
+
+def test_the_geometric_mean_matches_the_worked_example() -> None:
+    case = CASES["ratio.gmpo"]
+    ratios = [math.exp(value) for value in case["inputs"]["log_ratio"]]
+    for sign in (1, -1):
+        losses, gradients = loss_of_ratios(ratios, float(sign), geometric_mean_loss)
+        assert losses == pytest.approx([case["expected"][f"loss_A={sign:+d}"]] * 3)
+        # Every token carries the rollout's loss; the clipped one has no gradient, the others a third of three.
+        mean = case["expected"]["A>0" if sign > 0 else "A<0"]
+        clipped = 1 if sign > 0 else 2
+        assert gradients == pytest.approx([0.0 if token == clipped else sign * mean for token in range(3)])
+    losses, _ = loss_of_ratios(ratios, 1.0, geometric_mean_loss, log_clip_low=20.0, log_clip_high=20.0)
+    assert losses == pytest.approx([-case["expected"]["no_clip"]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "divergence", "limit", "suffix"),
+    [
+        ("mask.dppo_tv", "tv", 0.15, "_delta0.15"),
+        ("mask.dppo_tv", "tv", 0.2, "_delta0.2"),
+        ("mask.dppo_kl", "kl", 0.05, ""),
+    ],
+)
+def test_the_divergence_mask_matches_the_worked_examples(name: str, divergence: str, limit: float, suffix: str) -> None:
+    case = CASES[name]
+    policy = torch.tensor([case["inputs"]["p"]], dtype=torch.float64).log().requires_grad_()
+    sampler = torch.tensor([case["inputs"]["mu"]], dtype=torch.float64).log()
+    ratio = (policy - sampler).exp()[0].tolist()
+    for sign, side in ((1.0, "A>0"), (-1.0, "A<0")):
+        advantages = torch.full_like(sampler, sign)
+        out = divergence_masked_loss(
+            policy, sampler, advantages, torch.ones_like(sampler), divergence=divergence, limit=limit, ratio_cap=2.0
+        )
+        keep = case["expected"][f"keep_{side}{suffix}"]
+        assert [int(flag == KEPT) for flag in out.clip_flag[0].tolist()] == keep
+        (gradient,) = torch.autograd.grad(out.token_loss.sum(), policy)
+        capped = [sign * min(one, 2.0) * kept for one, kept in zip(ratio, keep, strict=True)]
+        assert (-gradient[0]).tolist() == pytest.approx(capped)
+
+
+def test_the_binary_divergence_is_that_of_the_worked_example() -> None:
+    # Just below the divergence of token 0 it is dropped, just above it is kept.
+    case = CASES["mask.dppo_kl"]
+    policy, sampler = (torch.tensor([case["inputs"][key]], dtype=torch.float64).log() for key in ("p", "mu"))
+    value = case["expected"]["binary_kl"][0]
+    for limit, flag in ((value - 1e-6, CLIPPED_HIGH), (value + 1e-6, KEPT)):
+        out = divergence_masked_loss(
+            policy, sampler, torch.ones_like(policy), torch.ones_like(policy), divergence="kl", limit=limit
+        )
+        assert out.clip_flag[0, 0].item() == flag
+
+
+GSPO = {key: torch.tensor(value, dtype=torch.float64) for key, value in CASES["ratio.gspo"]["inputs"].items()}
+
+
+@pytest.mark.parametrize(
+    ("level", "column"),
+    [("sequence_mean", "s"), ("sequence_mean_token", "s"), ("sequence_sum", "product_ratio_for_contrast")],
+)
+def test_a_ratio_of_the_completion_matches_the_worked_example(level: str, column: str) -> None:
+    expected = CASES["ratio.gspo"]["expected"][column]
+    out = importance_ratio(GSPO["logp"], GSPO["logp_old"], GSPO["mask"], level=level)
+    assert out.ratio[0].tolist() == pytest.approx([expected[0]] * 3)
+    assert out.ratio[1].tolist() == pytest.approx([expected[1]] * 2 + [1.0])
+
+
+@pytest.mark.parametrize("level", ["sequence_mean", "sequence_mean_token"])
+def test_both_forms_of_a_sequence_ratio_have_one_gradient(level: str) -> None:
+    case = CASES["grad.gspo_token"]
+    lengths = case["inputs"]["lengths"]
+    mask = torch.arange(3)[None] < torch.tensor(lengths)[:, None]
+    sampler = torch.zeros(2, 3, dtype=torch.float64)
+    policy = torch.full_like(sampler, math.log(case["inputs"]["s"])).requires_grad_()
+    out = clipped_policy_loss(
+        policy, sampler, torch.ones_like(sampler), mask, clip_low=3e-4, clip_high=4e-4, level=level
+    )
+    loss = aggregate(out.token_loss, mask, rollout_scale(mask, "rollout_mean"))
+    (gradient,) = torch.autograd.grad(loss, policy)
+    assert (-gradient)[mask].tolist() == pytest.approx(
+        [case["expected"]["coef_row0"]] * 3 + [case["expected"]["coef_row1"]] * 2
+    )
+
+
+def test_a_sequence_ratio_clips_the_whole_completion() -> None:
+    # Ratios 2 and 1/2 have the mean log-ratio 0; 2 and 1 have sqrt(2).
+    log_two = math.log(2.0)
+    policy = torch.tensor([[log_two, -log_two], [log_two, 0.0]], requires_grad=True)
+    out = clipped_policy_loss(policy, torch.zeros(2, 2), torch.ones(2, 2), torch.ones(2, 2), level="sequence_mean")
+    assert out.token_loss.flatten().tolist() == pytest.approx([-1.0, -1.0, -1.2, -1.2])
+    assert out.clip_flag.tolist() == [[KEPT, KEPT], [CLIPPED_HIGH, CLIPPED_HIGH]]
+    (gradient,) = torch.autograd.grad(out.token_loss.sum(), policy)
+    assert gradient.flatten().tolist() == pytest.approx([-1.0, -1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        geometric_mean_loss,
+        lambda *tensors: clipped_policy_loss(*tensors, level="sequence_mean"),
+        lambda *tensors: clipped_policy_loss(*tensors, level="sequence_sum"),
+    ],
+)
+def test_a_loss_of_completions_refuses_advantages_of_tokens(loss: Callable[..., PolicyLoss]) -> None:
+    with pytest.raises(ValueError, match="one advantage per rollout"):
+        loss(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[1.0, 0.5]]), torch.ones(1, 2))
+
+
+def test_refuses_names_it_does_not_know() -> None:
+    zeros, ones = torch.zeros(1, 1), torch.ones(1, 1)
+    with pytest.raises(ValueError, match="unknown ratio level 'sentence'; known: token, sequence_mean"):
+        importance_ratio(zeros, zeros, ones, level="sentence")
+    with pytest.raises(ValueError, match="unknown divergence 'js'; known: tv, kl"):
+        divergence_masked_loss(zeros, zeros, ones, ones, divergence="js")
+
+
+def test_reinforce_takes_the_token_sums_of_the_worked_example() -> None:
+    case = CASES["loss.reinforce.levels"]
+    policy, mask = torch.tensor(case["inputs"]["logp"]), torch.tensor(case["inputs"]["mask"])
+    advantages = torch.tensor(case["inputs"]["advantage"])[:, None].expand_as(policy)
+    # Far from the sampler: the ratio must not enter.
+    out = reinforce_loss(policy, policy - 1, advantages, mask)
+    for name, column in (
+        ("token_mean", "token_mean"),
+        ("rollout_sum", "completion_sum_mean"),
+        ("rollout_mean", "completion_mean_mean"),
+    ):
+        loss = aggregate(out.token_loss, mask, rollout_scale(mask, name))
+        assert loss.item() == pytest.approx(case["expected"][column])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from training.batching import aggregate, rollout_scale
 from training.config import ConfigError, RunConfig
 from training.losses import KEPT, LOSSES, LossInputs, PolicyLoss
 from training.params import check_params
-from training.recipes import RECIPES, knobs
+from training.recipes import RECIPES, knobs, pages
 from training.records import RolloutBatch
 from training.run import FINISHED, run_attempt
 from training.token_weights import TOKEN_WEIGHTS, TokenFields, mask_rollouts
@@ -177,7 +177,7 @@ def test_the_knobs_offer_what_the_functions_know() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_short_run_of_every_recipe_trains(name: str, make_run: Callable[..., Path]) -> None:
-    folder = make_run(steps=3, top=f"algorithm = '{name}'", tables="[task]\nname = 'reversal'\nparams = {length = 2}")
+    folder = make_run(steps=3, top=f"algorithm = '{name}'", tables="[task]\nname = 'natbool_dag'")
     assert run_attempt(Attempt(folder, 1), RUN_UID, is_resume=False, draws_bar=False) == FINISHED
     status = json.loads((folder / "attempts" / "1" / "status.json").read_text())
     assert status["plugins"]["recipe"] == name
@@ -188,3 +188,19 @@ def test_a_short_run_of_every_recipe_trains(name: str, make_run: Callable[..., P
         assert all(math.isfinite(value) for value in found.values())
         trained += found.get("grad_norm", 0.0) > 0
     assert trained
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_its_page_says_what_the_recipe_does(name: str) -> None:
+    page = (pages.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert pages.filled(page, pages.head(RECIPES[name])) == page
+    headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    parent = RECIPES[name].parent
+    first = f"What changes from {RECIPES[parent].title}" if parent else "What it is made of"
+    assert headings == [first, "When to use it", "What to watch"]
+
+
+def test_the_table_of_all_algorithms_is_that_of_the_recipes() -> None:
+    page = (pages.FOLDER / "README.md").read_text(encoding="utf-8")
+    assert pages.filled(page, pages.table()) == page
+    assert {path.stem for path in pages.FOLDER.glob("*.md")} == {"README", *RECIPES}

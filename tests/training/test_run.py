@@ -56,6 +56,37 @@ def current(folder: Path) -> dict[tuple[str, int], str]:
     return {(batch.header.split, batch.header.step): content(batch) for batch in batches(folder)}
 
 
+def test_the_running_baseline_goes_on_where_the_checkpoint_was(make_run: MakeRun) -> None:
+    folder = make_run(steps=4, top="algorithm = 'reinforce'", tables="[task]\nname = 'natbool_dag'")
+    assert attempt(folder) == FINISHED
+    first = {batch.header.step: batch for batch in batches(folder) if batch.header.split == "train"}
+    # The baseline starts at 0 and has moved by the last step, so that advantages are no longer rewards.
+    rewards, advantages = (first[0].rollouts[name].to_pylist() for name in ("reward", "advantage"))
+    assert advantages == pytest.approx(rewards)
+    baseline = 0.0
+    for step in range(3):
+        baseline = 0.95 * baseline + 0.05 * metrics(first[step])["reward_mean"]
+    assert baseline > 0
+    expected = [reward - baseline for reward in first[3].rollouts["reward"].to_pylist()]
+    assert first[3].rollouts["advantage"].to_pylist() == pytest.approx(expected)
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
+    assert attempt(folder, 2, resume=True) == FINISHED
+    again = [batch for batch in batches(folder) if (batch.header.attempt, batch.header.split) == (2, "train")]
+    assert [batch.header.step for batch in again] == [3]
+    assert content(again[0]) == content(first[3])
+
+
+def test_what_an_algorithm_leaves_out_is_stored_with_the_reason(make_run: MakeRun) -> None:
+    folder = make_run(steps=1, top="algorithm = 'nsr'", tables="[task]\nname = 'natbool_dag'")
+    assert attempt(folder) == FINISHED
+    (trained,) = (batch for batch in batches(folder) if batch.header.split == "train")
+    columns = (trained.rollouts[name].to_pylist() for name in ("correct", "kept", "drop_reason"))
+    found = set(zip(*columns, strict=True))
+    assert found == {(True, False, "unselected"), (False, True, None)}
+    causes = trained.groups["dead_cause"].to_pylist()
+    assert set(causes) <= {"", "all_right"}
+
+
 def test_a_run_writes_a_batch_a_step_and_an_evaluation_on_schedule(make_run: MakeRun) -> None:
     folder = make_run(steps=5)
     assert attempt(folder) == FINISHED

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from tests.training.golden import CASES
 from training.batching import aggregate, rollout_scale
-from training.token_weights import TOKEN_WEIGHTS, TokenFields, mask_rollouts, uniform
+from training.token_weights import TOKEN_WEIGHTS, TokenFields, mask_rollouts, uniform, whitened
 
 MASK = torch.tensor([[True, True, False], [False, True, True]])
 
@@ -24,6 +25,37 @@ def test_a_truncated_rollout_leaves_numerator_and_denominator() -> None:
 def test_the_entry_of_the_registry_is_the_function() -> None:
     fields = TokenFields(advantage=torch.tensor([1.0, 2.0]), loss_mask=MASK, sampler_logprobs=torch.zeros(2, 3))
     assert TOKEN_WEIGHTS["uniform"](fields, {}).token_advantages.tolist() == [[1.0, 1.0, 0.0], [0.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize(("ddof", "column"), [(1, "per_sequence_bessel"), (0, "per_sequence_population")])
+def test_whitening_matches_the_worked_example(ddof: int, column: str) -> None:
+    case = CASES["adv.rpp_baseline"]
+    mask = torch.tensor(case["inputs"]["mask"]).bool()
+    rewards = torch.tensor(case["inputs"]["rewards"], dtype=torch.float64)
+    fields = TokenFields(rewards - rewards.mean(), mask, torch.zeros(mask.shape))
+    out = TOKEN_WEIGHTS["whitened"](fields, {"whiten_ddof": ddof})
+    assert out.token_advantages[:, 0].tolist() == pytest.approx(case["expected"][column], abs=1e-6)
+    counted = out.token_advantages[mask].double()
+    assert counted.mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert counted.std(correction=ddof).item() == pytest.approx(1.0, abs=1e-6)
+    assert out.token_advantages[~mask].abs().sum().item() == 0.0
+    # A shift of all rewards is undone.
+    moved = whitened(rewards + 3, mask, ddof=ddof)
+    torch.testing.assert_close(moved.token_advantages, out.token_advantages)
+
+
+def test_whitening_without_spread_gives_nothing() -> None:
+    assert whitened(torch.tensor([0.7, 0.7]).double(), MASK).token_advantages.tolist() == [[0.0] * 3] * 2
+    assert whitened(torch.tensor([0.7, 0.0]).double(), MASK & False).token_advantages.tolist() == [[0.0] * 3] * 2
+    one_token = torch.tensor([[True, False, False], [False, False, False]])
+    assert whitened(torch.tensor([0.7, 0.0]).double(), one_token).token_advantages.tolist() == [[0.0] * 3] * 2
+
+
+def test_whitening_leaves_masked_rollouts_out_of_its_statistics() -> None:
+    # The third rollout would move mean and deviation.
+    mask = torch.tensor([[True, True], [True, True], [False, False]])
+    out = whitened(torch.tensor([1.0, -1.0, 50.0]).double(), mask, ddof=0)
+    assert out.token_advantages.tolist() == [[1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]]
 
 
 def test_refuses_one_advantage_per_token() -> None:
