@@ -25,7 +25,7 @@ class Hook:
 HOOKS: dict[str, Hook] = {
     "H2": Hook("Prompt transform", "training.transforms", ("identity",)),
     "H3": Hook("Rollout plan", "training.plans", ("plain",)),
-    "H4": Hook("Reward and feedback", "training.rewards", ("task",), many=True),
+    "H4": Hook("Reward and feedback", "training.rewards", ("task", "overlong_penalty"), many=True),
     "H5": Hook(
         "Group to advantage",
         "training.advantages",
@@ -38,7 +38,7 @@ HOOKS: dict[str, Hook] = {
         ("clipped", "reinforce", "detached_clip", "soft_gate", "geometric_mean", "divergence_masked"),
     ),
     "H8": Hook("Auxiliary loss", "training.auxiliary", ("ref_kl",), many=True),
-    "H9": Hook("Prompt and batch selection", "training.selection", ("uniform",)),
+    "H9": Hook("Prompt and batch selection", "training.selection", ("uniform", "mixed_only")),
     "H10": Hook("Side model", "training.side_models", ("none",)),
 }
 

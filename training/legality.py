@@ -41,6 +41,9 @@ def resolve(config: RunConfig) -> Resolved:
     parts = merge_parts(recipe.parts, config.hooks)
     params = check_params(knobs_of(parts, recipe.defaults), config.algorithm_params, where="algorithm_params")
     params["constant_tokens"] = params["constant_tokens"] or config.sampling.max_new_tokens
+    if "overlong_limit_tokens" in params:
+        limit = params["overlong_limit_tokens"] = params["overlong_limit_tokens"] or config.sampling.max_new_tokens
+        params["overlong_buffer_tokens"] = params["overlong_buffer_tokens"] or max(limit // 5, 1)
     if params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
         parts["H8"] = (*parts["H8"], "ref_kl")
     family = catalog.resolve(config.task.name)
@@ -54,11 +57,31 @@ def check(config: RunConfig) -> None:
         ConfigError: names the key at fault, the reason and the way out.
     """
     resolved = resolve(config)
+    _check_reward(config, resolved)
     _check_advantage(config, resolved)
     _check_loss(config, resolved)
     _check_kl(config, resolved)
     _check_schedule(config)
     _check_task(config, resolved)
+
+
+def _check_reward(config: RunConfig, resolved: Resolved) -> None:
+    rewards, params = resolved.parts["H4"], resolved.params
+    if "overlong_penalty" not in rewards:
+        return
+    if rewards == ("overlong_penalty",):
+        raise ConfigError("hooks.H4", "overlong_penalty alone scores no completion; name task as well")
+    if resolved.parts["H5"] == ("signed",):
+        raise ConfigError("hooks.H4", f"{resolved.recipe.title} needs rewards of 0 and 1; take overlong_penalty out")
+    if params["overlong_buffer_tokens"] > params["overlong_limit_tokens"]:
+        raise ConfigError(
+            "algorithm_params.overlong_buffer_tokens",
+            f"must be at most the limit ({params['overlong_limit_tokens']}), got {params['overlong_buffer_tokens']}",
+        )
+    if config.truncated == "reward_zero":
+        raise ConfigError(
+            "truncated", "reward_zero would cancel the penalty of the completions it is for; take keep or mask"
+        )
 
 
 def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
@@ -69,6 +92,8 @@ def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
             f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
             f"got {config.sampling.group_size}; algorithms without a group are vpg, reinforce and reinforce_plus_plus",
         )
+    if advantage not in GROUP_RELATIVE and resolved.parts["H9"] == ("mixed_only",):
+        raise ConfigError("hooks.H9", f"mixed_only drops groups that {resolved.recipe.title} learns from; take uniform")
     if advantage == "signed" and not params["positive_weight"] and not params["negative_weight"]:
         raise ConfigError("algorithm_params.positive_weight", "both weights are 0, so nothing would train; raise one")
     if resolved.parts["H6"] != ("whitened",):

@@ -143,7 +143,7 @@ def _rollout_columns(
         "answer_cluster": [one.answer_cluster for one in scores.scored],
         "policy_version": np.full(count, checkpoint_step, np.int32),
         "staleness_steps": np.zeros(count, np.int32),
-        "seed": np.full(count, rollouts.seed, np.int64),
+        "seed": np.array(rollouts.seeds, np.int64),
         # Rows are sampled together; each pays for its share of the tokens.
         "cost_seconds": (sample_seconds * lengths / max(lengths.sum(), 1)).astype(np.float32),
         "feedback": [_bytes(one.feedback or None) for one in scores.scored],

@@ -5,11 +5,13 @@ sum of all spans. No span at all means that the completion could not be scored, 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from training.tasks.base import Task, TaskFamily
 
+NO_PARAMS: Mapping[str, Any] = {}
 KINDS = ("outcome", "process", "format", "penalty", "shaping")
 
 
@@ -45,15 +47,23 @@ class Scored:
     feedback: str = ""
 
     @property
+    def outcome(self) -> float:
+        """The reward without penalties and shaping; NaN if there is none."""
+        earned = [span.value for span in self.spans if span.kind not in ("penalty", "shaping")]
+        return math.fsum(earned) if earned else math.nan
+
+    @property
     def reward(self) -> float:
         """Sum of the spans; NaN if there is none."""
         return math.fsum(span.value for span in self.spans) if self.spans else math.nan
 
 
-RewardFunction = Callable[[TaskFamily, Task, Sequence[Completion]], list[Scored]]
+RewardFunction = Callable[[TaskFamily, Task, Sequence[Completion], Mapping[str, Any]], list[Scored]]
 
 
-def task_checker(family: TaskFamily, task: Task, completions: Sequence[Completion]) -> list[Scored]:
+def task_checker(
+    family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
+) -> list[Scored]:
     """The verdict of the task's own checker: one outcome at the last token."""
     return [_check(family, task, completion) for completion in completions]
 
@@ -71,8 +81,30 @@ def _check(family: TaskFamily, task: Task, completion: Completion) -> Scored:
     )
 
 
+def overlong_penalty(length_tokens: int, *, limit_tokens: int, buffer_tokens: int) -> float:
+    """0 up to `limit - buffer`, then linearly down to -1 at `limit`, and -1 beyond it.
+
+    Source: Yu et al. 2025, DAPO, arXiv:2503.14476.
+    """
+    return -min(1.0, max(0.0, (length_tokens - limit_tokens + buffer_tokens) / buffer_tokens))
+
+
+def _overlong(
+    family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
+) -> list[Scored]:
+    limit, buffer = params["overlong_limit_tokens"], params["overlong_buffer_tokens"]
+    return [
+        Scored(spans=(RewardSpan(one.token_count - 1, one.token_count, value, "penalty", "overlong"),))
+        if one.stop_reason != "error"
+        and (value := overlong_penalty(one.token_count, limit_tokens=limit, buffer_tokens=buffer))
+        else Scored()
+        for one in completions
+    ]
+
+
 REWARDS: dict[str, RewardFunction] = {
     "task": task_checker,
+    "overlong_penalty": _overlong,
 }
 
 
@@ -83,18 +115,20 @@ def score_group(
     functions: Sequence[RewardFunction],
     *,
     truncated: str = "keep",
+    params: Mapping[str, Any] = NO_PARAMS,
 ) -> list[Scored]:
     """Every completion of a group under all reward functions together.
 
     Spans add up; whether it is correct, its answer and its feedback come from the first function that says so.
 
     Args:
+        params: knobs of the functions.
         truncated: `reward_zero` cancels the reward of a completion that was cut at the limit with a penalty at its last
             token; `keep` and `mask` leave it (masking is done on tokens).
     Raises:
         ValueError: a span lies outside its completion, has an unknown kind or a value that is not finite.
     """
-    results = [function(family, task, completions) for function in functions]
+    results = [function(family, task, completions, params) for function in functions]
     scored = [_merge(parts) for parts in zip(*results, strict=True)]
     for number, (completion, result) in enumerate(zip(completions, scored, strict=True)):
         _check_spans(result.spans, completion, number)

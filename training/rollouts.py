@@ -1,7 +1,8 @@
 """The rollouts of a step: groups of completions sampled from the policy, and what the reward functions say of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from training.engines.torch_sampler import left_padded
 from training.plans import SampleRequest
 from training.policy import Policy, Tokens
 from training.records import ORIGINS
-from training.rewards import Completion, RewardFunction, RewardSpan, Scored, score_group
+from training.rewards import NO_PARAMS, Completion, RewardFunction, RewardSpan, Scored, score_group
 from training.selection import ChosenPrompt
 from training.tasks.base import TaskFamily
 from training.transforms import TransformedPrompt
@@ -39,7 +40,7 @@ class Rollouts:
     lengths: Tensor  # [B] int64
     is_finished: Tensor  # [B] bool
     completions: list[bytes]  # B
-    seed: int  # of the sampler
+    seeds: list[int]  # B, of the sampler
 
     @property
     def group_index(self) -> Tensor:
@@ -118,12 +119,74 @@ def sample_rollouts(
         lengths=samples.lengths,
         is_finished=samples.is_finished,
         completions=[policy.decode(row[:end]) for row, end in zip(rows, samples.lengths.tolist(), strict=True)],
-        seed=seed,
+        seeds=[seed] * len(rows),
     )
 
 
+def join_rollouts(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
+    """The rollouts of several rounds of one step as one, prompt after prompt."""
+    if len(parts) == 1:
+        return parts[0]
+    prompt_ids = [ids for part in parts for ids in part.prompt_ids]
+    starts = [sum(len(part.prompts) for part in parts[:number]) for number in range(len(parts))]
+    padded, padded_mask = left_padded(prompt_ids, pad_id, parts[0].lengths.device)
+    tokens = Tokens(
+        padded,
+        padded_mask,
+        torch.cat([part.group_index + start for part, start in zip(parts, starts, strict=True)]),
+        _stacked([part.tokens.completion_ids for part in parts], pad_id),
+        _stacked([part.tokens.completion_mask for part in parts], False),
+    )
+    return Rollouts(
+        chosen=[one for part in parts for one in part.chosen],
+        prompts=[one for part in parts for one in part.prompts],
+        prompt_ids=prompt_ids,
+        requests=[
+            replace(request, prompt=request.prompt + start)
+            for part, start in zip(parts, starts, strict=True)
+            for request in part.requests
+        ],
+        numbers=torch.cat([part.numbers for part in parts]),
+        tokens=tokens,
+        sampler_logprobs=_stacked([part.sampler_logprobs for part in parts], np.nan),
+        entropy=_stacked([part.entropy for part in parts], np.nan),
+        origin=_stacked([part.origin for part in parts], GENERATED),
+        lengths=torch.cat([part.lengths for part in parts]),
+        is_finished=torch.cat([part.is_finished for part in parts]),
+        completions=[one for part in parts for one in part.completions],
+        seeds=[one for part in parts for one in part.seeds],
+    )
+
+
+def _stacked(rectangles: Sequence[Tensor], fill: float) -> Tensor:
+    width = max(one.shape[1] for one in rectangles)
+    return torch.cat([torch.nn.functional.pad(one, (0, width - one.shape[1]), value=fill) for one in rectangles])
+
+
+def join_scores(parts: Sequence[ScoredRollouts]) -> ScoredRollouts:
+    return ScoredRollouts(
+        scored=[one for part in parts for one in part.scored],
+        rewards=torch.cat([part.rewards for part in parts]),
+        correct=torch.cat([part.correct for part in parts]),
+    )
+
+
+def outcomes_by_group(rollouts: Rollouts, scores: ScoredRollouts) -> list[list[float]]:
+    """Reward of every rollout before penalties and shaping, NaN where not scored."""
+    outcomes, first = [], 0
+    for size in rollouts.group_sizes:
+        outcomes.append([one.outcome for one in scores.scored[first : first + size]])
+        first += size
+    return outcomes
+
+
 def score_rollouts(
-    rollouts: Rollouts, family: TaskFamily, functions: Sequence[RewardFunction], *, truncated: str
+    rollouts: Rollouts,
+    family: TaskFamily,
+    functions: Sequence[RewardFunction],
+    *,
+    truncated: str,
+    params: Mapping[str, Any] = NO_PARAMS,
 ) -> ScoredRollouts:
     """Every group under the reward functions of the run."""
     completions = [
@@ -135,7 +198,7 @@ def score_rollouts(
     scored: list[Scored] = []
     for choice, size in zip(rollouts.chosen, rollouts.group_sizes, strict=True):
         group = completions[len(scored) : len(scored) + size]
-        scored += score_group(family, choice.task, group, functions, truncated=truncated)
+        scored += score_group(family, choice.task, group, functions, truncated=truncated, params=params)
     return _scored(scored, rollouts.lengths.device)
 
 

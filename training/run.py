@@ -47,7 +47,16 @@ from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
 from training.records import RolloutBatch
 from training.rewards import REWARDS
-from training.rollouts import Rollouts, ScoredRollouts, sample_rollouts, score_rollouts, shuffle_rewards
+from training.rollouts import (
+    Rollouts,
+    ScoredRollouts,
+    join_rollouts,
+    join_scores,
+    outcomes_by_group,
+    sample_rollouts,
+    score_rollouts,
+    shuffle_rewards,
+)
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
 from training.selection import SELECTIONS, ChosenPrompt, GroupChoice
 from training.side_models import SIDE_MODELS, SideModel
@@ -152,10 +161,8 @@ def train(run: Run, first_step: int, progress: Progress) -> bool:
 def train_step(run: Run, step: int, progress: Progress) -> None:
     started = time.perf_counter()
     run.seconds.clear()
-    with run.phase("sample"):
-        rollouts = sample_step(run, step)
+    rollouts, scores = gather_step(run, step)
     with run.phase("score"):
-        scores = score_step(run, rollouts)
         signal = find_signal(run, rollouts, scores)
     with run.phase("learn"):
         batch = learner_batch(run, rollouts, signal)
@@ -166,15 +173,34 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     if signal.groups.running_mean is not None and updates:
         run.running_mean = signal.groups.running_mean
     metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | side_metrics
+    metrics["prompts_sampled"] = float(len(signal.choices))
+    metrics["prompts_kept"] = float(sum(choice.kept for choice in signal.choices))
     record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
     run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
     progress.step(step + 1, metrics)
 
 
-def sample_step(run: Run, step: int) -> Rollouts:
+def gather_step(run: Run, step: int) -> tuple[Rollouts, ScoredRollouts]:
+    """Sample and score; then once more for every group that H9 does not accept, while rounds are left."""
+    accepts = SELECTIONS[run.part("H9")].accepts
+    missing, rounds = run.config.sampling.prompts_per_step, []
+    for _ in range(1 + run.resolved.params.get("extra_rounds", 0)):
+        with run.phase("sample"):
+            rollouts = sample_step(run, step, missing)
+        with run.phase("score"):
+            scores = score_step(run, rollouts)
+        rounds.append((rollouts, scores))
+        missing -= sum(map(accepts, outcomes_by_group(rollouts, scores)))
+        if not missing:
+            break
+    sampled, scored = zip(*rounds, strict=True)
+    return join_rollouts(sampled, run.policy.pad_id), join_scores(scored)
+
+
+def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
     """H1 and H9 choose, H2 words the prompt, H3 plans, the engine samples."""
     config = run.config.sampling
-    chosen = SELECTIONS[run.part("H9")].choose_prompts(run.stream, config.prompts_per_step)
+    chosen = SELECTIONS[run.part("H9")].choose_prompts(run.stream, prompt_count)
     transform = TRANSFORMS[run.part("H2")]
     prompts = [transform(choice.task, step, run.transform_rng) for choice in chosen]
     requests = PLANS[run.part("H3")](prompts, config.group_size)
@@ -193,7 +219,9 @@ def sample_step(run: Run, step: int) -> Rollouts:
 def score_step(run: Run, rollouts: Rollouts) -> ScoredRollouts:
     """H4."""
     functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
-    scores = score_rollouts(rollouts, run.resolved.family, functions, truncated=run.config.truncated)
+    scores = score_rollouts(
+        rollouts, run.resolved.family, functions, truncated=run.config.truncated, params=run.resolved.params
+    )
     if run.config.shuffle_rewards:
         scores = shuffle_rewards(rollouts, scores, seed=run.shuffle_seeds.next())
     return scores
@@ -212,7 +240,13 @@ def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
         ),
         run.resolved.params,
     )
-    choices = SELECTIONS[run.part("H9")].choose_groups(groups.dead_cause)
+    selection = SELECTIONS[run.part("H9")]
+    choices = [
+        choice if selection.accepts(outcomes) or not choice.kept else GroupChoice(False, "not_mixed")
+        for choice, outcomes in zip(
+            selection.choose_groups(groups.dead_cause), outcomes_by_group(rollouts, scores), strict=True
+        )
+    ]
     owner, device = rollouts.group_index, rollouts.lengths.device
     is_group_kept = torch.tensor([choice.kept for choice in choices], device=device)
     is_cut = ~rollouts.is_finished if run.config.truncated == "mask" else torch.zeros_like(rollouts.is_finished)
@@ -373,7 +407,9 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
         )
     with run.phase("score"):
         functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
-        scores = score_rollouts(rollouts, run.resolved.family, functions, truncated=config.truncated)
+        scores = score_rollouts(
+            rollouts, run.resolved.family, functions, truncated=config.truncated, params=run.resolved.params
+        )
     if checkpoint_step == 0:
         run.base_correct = correct_per_prompt(rollouts, scores)
     samples = config.eval.samples

@@ -94,13 +94,14 @@ def test_hostile_text_is_text(client: Client, run: Run) -> None:
 
 
 def rollout(answer: str | None, correct: bool | None = False, stop: StopReason = StopReason.STOP) -> Rollout:
-    return Rollout(parsed_answer=answer, correct=correct, stop_reason=stop)
+    return Rollout(parsed_answer=answer, correct=correct, reward=float(bool(correct)), stop_reason=stop)
 
 
 @pytest.mark.parametrize(
     ("cause", "rollouts", "words"),
     [
         ("", [rollout("1", True), rollout("2")], "1 of 2 correct: the rewards differ, so it taught"),
+        ("", [rollout("1", True)] * 2, "2 of 2 correct: it taught by its reward alone"),
         ("single", [rollout("1")], "One rollout only: nothing to compare it with"),
         ("all_right", [rollout("1", True)] * 2, "All right: nothing left to learn here"),
         ("all_wrong", [rollout("7")] * 3, "All wrong: one wrong answer 3 times"),

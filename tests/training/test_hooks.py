@@ -4,6 +4,7 @@ import random
 import pytest
 import torch
 
+from tests.training.golden import CASES
 from training.auxiliary import AUXILIARIES, NEED_REFERENCE
 from training.config import ConfigError
 from training.hooks import HOOKS, merge_parts
@@ -89,6 +90,20 @@ def test_selection_takes_the_streams_next_tasks_and_keeps_dead_groups() -> None:
     choices = selection.choose_groups([None, "all_right", "all_wrong", "same_score", "single", "unscored"])
     assert [choice.kept for choice in choices] == [True, True, True, True, False, False]
     assert [choice.drop_reason for choice in choices] == ["", "", "", "", "single", "unscored"]
+
+
+def test_dynamic_sampling_accepts_groups_with_a_difference() -> None:
+    case = CASES["filter.dapo_dynamic_sampling"]
+    accepts = SELECTIONS["mixed_only"].accepts
+    assert [accepts(group) for group in case["inputs"]["groups"]] == case["expected"]["keep"]
+    nan = float("nan")
+    assert [accepts(group) for group in ([1.0, nan], [nan], [1.0, nan, 0.0], [0.0, 1e-7])] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert SELECTIONS["uniform"].accepts([1.0, 1.0])
 
 
 def test_no_side_model_refuses_the_state_of_one() -> None:

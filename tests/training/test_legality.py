@@ -89,6 +89,15 @@ def test_a_kl_coefficient_brings_its_term() -> None:
             "algorithm_params.positive_weight",
             "both weights are 0",
         ),
+        ({"algorithm": "nsr", "hooks": {"H4": ["task", "overlong_penalty"]}}, "hooks.H4", "take overlong_penalty out"),
+        ({"hooks": {"H4": ["overlong_penalty"]}}, "hooks.H4", "name task as well"),
+        ({"algorithm": "dapo", "truncated": "reward_zero"}, "truncated", "take keep or mask"),
+        (
+            {"algorithm": "dapo", "algorithm_params": {"overlong_buffer_tokens": 65}},
+            "algorithm_params.overlong_buffer_tokens",
+            "at most the limit (64)",
+        ),
+        ({"algorithm": "reinforce", "hooks": {"H9": "mixed_only"}}, "hooks.H9", "take uniform"),
         (
             {"algorithm": "cispo", "algorithm_params": {"ratio_high": 0.28}},
             "algorithm_params.ratio_high",

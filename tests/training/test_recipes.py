@@ -76,7 +76,7 @@ class Step:
         ("cispo", "e2e.cispo_abs_max1.3", {"ratio_high": 1.3}),
         ("gmpo", "e2e.gmpo", {}),
         ("sapo", "e2e.sapo", {}),
-        ("grpo", "e2e.dapo", {"clip_high": 0.28, "aggregation": "token_mean"}),
+        ("dapo", "e2e.dapo", {}),
     ],
 )
 def test_a_whole_step_matches_value_and_gradient(recipe: str, case: str, params: dict[str, Any]) -> None:

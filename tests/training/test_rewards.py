@@ -1,9 +1,19 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from training.rewards import REWARDS, Completion, RewardSpan, Scored, score_group, task_checker
+from tests.training.golden import CASES
+from training.rewards import (
+    REWARDS,
+    Completion,
+    RewardSpan,
+    Scored,
+    overlong_penalty,
+    score_group,
+    task_checker,
+)
 from training.tasks.addition import FAMILY
 from training.tasks.base import Task, TaskFamily
 
@@ -14,7 +24,9 @@ def completion(text: str, stop_reason: str = "stop") -> Completion:
     return Completion(text, token_count=len(text) + 1, stop_reason=stop_reason)
 
 
-def length_penalty(family: TaskFamily, task: Task, completions: Sequence[Completion]) -> list[Scored]:
+def length_penalty(
+    family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
+) -> list[Scored]:
     return [
         Scored(spans=(RewardSpan(0, one.token_count, -0.1 * one.token_count, "penalty", "length"),))
         for one in completions
@@ -75,3 +87,22 @@ def test_refuses_a_span_that_means_nothing(span: RewardSpan) -> None:
 
 def test_the_registry_holds_the_checker() -> None:
     assert REWARDS["task"] is task_checker
+
+
+def test_the_overlong_penalty_matches_the_worked_example() -> None:
+    case = CASES["reward.overlong"]
+    limits = {"limit_tokens": case["params"]["L_max"], "buffer_tokens": case["params"]["cache"]}
+    found = [overlong_penalty(length, **limits) for length in case["inputs"]["lengths"]]
+    assert found == pytest.approx(case["expected"]["openrlhf"])
+
+
+def test_a_penalty_lowers_the_reward_and_not_the_outcome() -> None:
+    # Three tokens with the end: (3 - 4 + 2) / 2 off.
+    params = {"overlong_limit_tokens": 4, "overlong_buffer_tokens": 2}
+    functions = [REWARDS["task"], REWARDS["overlong_penalty"]]
+    near, short = score_group(FAMILY, TASK, [completion("46"), completion("4")], functions, params=params)
+    assert (near.reward, near.outcome, near.correct) == (0.5, 1.0, True)
+    assert [(span.kind, span.name, span.value) for span in near.spans[1:]] == [("penalty", "overlong", -0.5)]
+    assert (short.reward, len(short.spans)) == (0.0, 1)
+    (failed,) = score_group(FAMILY, TASK, [completion("4567", "error")], functions, params=params)
+    assert failed.spans == () and math.isnan(failed.outcome)

@@ -76,6 +76,42 @@ def test_the_running_baseline_goes_on_where_the_checkpoint_was(make_run: MakeRun
     assert content(again[0]) == content(first[3])
 
 
+def test_dynamic_sampling_fills_the_step_and_stores_what_it_turned_down(make_run: MakeRun) -> None:
+    folder = make_run(steps=3, top="algorithm = 'dapo'", tables="[task]\nname = 'modular_arithmetic'")
+    assert attempt(folder) == FINISHED
+    sampled = 0
+    for batch in (one for one in batches(folder) if one.header.split == "train"):
+        groups, rollouts, found = batch.groups.to_pylist(), batch.rollouts.to_pylist(), metrics(batch)
+        kept = [group["index"] for group in groups if group["kept"]]
+        assert len(kept) == 3 == found["prompts_kept"]
+        assert found["prompts_sampled"] == len(groups)
+        assert len(rollouts) == 4 * len(groups)
+        for group in groups:
+            rows = [row for row in rollouts if row["group"] == group["index"]]
+            assert [row["number"] for row in rows] == [0, 1, 2, 3]
+            assert (len({row["correct"] for row in rows}) == 2) == group["kept"]
+            assert {row["drop_reason"] for row in rows} == {None if group["kept"] else "not_mixed"}
+            assert all((sum(row["loss_mask"]) > 0) == group["kept"] for row in rows)
+        # Further prompts are further tasks, and a round has a seed of its own.
+        assert len({group["task_seed"] for group in groups}) == len(groups)
+        assert (len({row["seed"] for row in rollouts}) > 1) == (len(groups) > 3)
+        # Policy and sampler still agree on every token, so no row was mixed up when rounds were joined.
+        assert found["sampler_policy_gap"] < 1e-4
+        sampled += len(groups)
+    assert sampled > 9
+
+
+def test_dynamic_sampling_trains_on_what_there_is_when_its_rounds_are_used_up(make_run: MakeRun) -> None:
+    knobs = "[algorithm_params]\nextra_rounds = 1\n[task]\nname = 'reversal'\nparams = {length = 5}"
+    folder = make_run(steps=1, top="algorithm = 'dapo'", tables=knobs)
+    assert attempt(folder) == FINISHED
+    (batch,) = (one for one in batches(folder) if one.header.split == "train")
+    found = metrics(batch)
+    assert (found["prompts_sampled"], found["prompts_kept"], found["tokens_trained"]) == (6.0, 0.0, 0.0)
+    assert set(batch.rollouts["drop_reason"].to_pylist()) == {"not_mixed"}
+    assert [event["kind"] for event in batch.header.events] == ["no-update"]
+
+
 def test_what_an_algorithm_leaves_out_is_stored_with_the_reason(make_run: MakeRun) -> None:
     folder = make_run(steps=1, top="algorithm = 'nsr'", tables="[task]\nname = 'natbool_dag'")
     assert attempt(folder) == FINISHED

@@ -5,6 +5,7 @@ Imports no torch.
 
 from training.recipes import (
     cispo,
+    dapo,
     dppo,
     dr_grpo,
     gmpo,
@@ -32,6 +33,7 @@ RECIPES: dict[str, Recipe] = {
     "rloo": rloo.RECIPE,
     "grpo": grpo.RECIPE,
     "dr_grpo": dr_grpo.RECIPE,
+    "dapo": dapo.RECIPE,
     "reinforce_plus_plus": reinforce_plus_plus.RECIPE,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline.RECIPE,
     "psr": psr.RECIPE,

@@ -23,6 +23,14 @@ COMMON: dict[str, Param] = {
     "kl_estimator": Param("k3", "Estimator of that KL.", options=("k1", "k2", "k3")),
 }
 KNOBS: dict[tuple[str, str], dict[str, Param]] = {
+    ("H4", "overlong_penalty"): {
+        "overlong_limit_tokens": Param(
+            0, "Length from which the penalty is -1; 0 takes sampling.max_new_tokens.", low=0, high=10_000_000
+        ),
+        "overlong_buffer_tokens": Param(
+            0, "Tokens before that limit over which the penalty grows; 0 takes a fifth of it.", low=0, high=10_000_000
+        ),
+    },
     ("H5", "group"): {
         "divide_by_std": Param(True, "Divide by the group's standard deviation; off keeps the reward's own unit."),
         "ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
@@ -38,6 +46,9 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
     },
     ("H6", "whitened"): {
         "whiten_ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
+    },
+    ("H9", "mixed_only"): {
+        "extra_rounds": Param(10, "Rounds of further prompts for groups without a difference.", low=0, high=1000),
     },
     ("H7", "clipped"): {
         "clip_low": Param(0.2, "How far below 1 the importance ratio still has a gradient.", low=0, high=1),

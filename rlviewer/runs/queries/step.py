@@ -156,7 +156,11 @@ def headline(group: Group, rollouts: Sequence[Rollout], *, teaches: bool) -> str
     if not teaches:
         return count
     if not group.dead_cause:
-        return f"{count}: the rewards differ, so it taught" if group.kept else f"{count}, left out of the update"
+        if not group.kept:
+            return f"{count}, left out of the update"
+        # Without a baseline in the group equal rewards teach as well.
+        differ = len({r.reward for r in rollouts}) > 1
+        return f"{count}: the rewards differ, so it taught" if differ else f"{count}: it taught by its reward alone"
     if group.dead_cause == "single":
         return "One rollout only: nothing to compare it with"
     if group.dead_cause == "all_right":
