@@ -73,6 +73,8 @@ def _check_reward(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError("hooks.H4", "overlong_penalty alone scores no completion; name task as well")
     if resolved.parts["H5"] == ("signed",):
         raise ConfigError("hooks.H4", f"{resolved.recipe.title} needs rewards of 0 and 1; take overlong_penalty out")
+    if resolved.parts["H5"] == ("max_likelihood",):
+        raise ConfigError("hooks.H4", f"{resolved.recipe.title} takes no negative rewards; take overlong_penalty out")
     if params["overlong_buffer_tokens"] > params["overlong_limit_tokens"]:
         raise ConfigError(
             "algorithm_params.overlong_buffer_tokens",
