@@ -17,7 +17,7 @@ class GroupAdvantages:
     """Advantages of a step, with what the groups looked like. Statistics are NaN where nothing was scored."""
 
     advantage: Tensor  # [P, G] float64; 0 where there is no signal
-    kept: Tensor  # [P, G] bool: enters the update (scored, and not the only scored one of its group)
+    kept: Tensor  # [P, G] bool: enters the update (scored, selected, and with others if it is compared)
     dead_cause: tuple[str | None, ...]  # per group: None has signal; all_right, all_wrong, same_score, single, unscored
     reward_mean: Tensor  # [P] over the scored rollouts, in reward units
     reward_std: Tensor  # [P] the deviation that divides, in reward units; 0 for one scored rollout

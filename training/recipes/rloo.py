@@ -5,7 +5,8 @@ from training.recipes.base import Recipe
 RECIPE = Recipe(
     name="rloo",
     title="RLOO",
-    summary="Compares each completion with the mean of the others of its prompt, an unbiased baseline, and clips whole completions.",
+    summary="Compares each completion with the mean of the others of its prompt, an unbiased baseline, and clips "
+    "whole completions.",
     formula="A_i = r_i - mean of the other r_j;  S_i = exp(sum_t log ratio);  loss = -min(S_i A_i, clip(S_i) A_i)",
     source="Ahmadian et al. 2024, Back to Basics, arXiv:2402.14740",
     parent="reinforce",
