@@ -47,6 +47,8 @@ def test_whitening_matches_the_worked_example(ddof: int, column: str) -> None:
 def test_whitening_without_spread_gives_nothing() -> None:
     assert whitened(torch.tensor([0.7, 0.7]).double(), MASK).token_advantages.tolist() == [[0.0] * 3] * 2
     assert whitened(torch.tensor([0.7, 0.0]).double(), MASK & False).token_advantages.tolist() == [[0.0] * 3] * 2
+    # Rounding noise is no spread: undivided it is 5e-7, divided by the root of 1e-8 a thousand times as much.
+    assert whitened(torch.tensor([0.7, 0.7 + 5e-7]).double(), MASK).token_advantages.tolist() == [[0.0] * 3] * 2
     one_token = torch.tensor([[True, False, False], [False, False, False]])
     assert whitened(torch.tensor([0.7, 0.0]).double(), one_token).token_advantages.tolist() == [[0.0] * 3] * 2
 
