@@ -184,6 +184,15 @@ def test_the_divergence_mask_matches_the_worked_examples(name: str, divergence: 
         assert (-gradient[0]).tolist() == pytest.approx(capped)
 
 
+def test_both_sides_of_the_divergence_mask_have_their_limit_and_flag() -> None:
+    # Changes of +0.1, +0.2, -0.1 and -0.2; only the large ones in the direction of the advantage are dropped.
+    sampler = torch.full((1, 4), 0.5).log()
+    policy = torch.tensor([[0.6, 0.7, 0.4, 0.3]]).log()
+    for sign, flags in ((1.0, [KEPT, CLIPPED_HIGH, KEPT, KEPT]), (-1.0, [KEPT, KEPT, KEPT, CLIPPED_LOW])):
+        out = divergence_masked_loss(policy, sampler, torch.full((1, 4), sign), torch.ones(1, 4), limit=0.15)
+        assert out.clip_flag[0].tolist() == flags
+
+
 def test_the_binary_divergence_is_that_of_the_worked_example() -> None:
     # Just below the divergence of token 0 it is dropped, just above it is kept.
     case = CASES["mask.dppo_kl"]
