@@ -106,6 +106,10 @@ def take_folder(run_folder: Path) -> IO[str]:
     except BlockingIOError:
         lock.close()
         raise FolderTaken(f"{run_folder}: another trainer works in this folder; stop it first") from None
+    # What trainers that were killed left half-written or held back: nobody else can be at it now.
+    for pattern in ("attempts/*/status.json.part", "attempts/*/reserve"):
+        for leftover in run_folder.glob(pattern):
+            leftover.unlink(missing_ok=True)
     return lock
 
 

@@ -74,3 +74,12 @@ def test_the_end_of_the_parent_ends_the_process() -> None:
         child.wait(timeout=1.0)
     os.close(lifeline)
     assert child.wait(timeout=10) == 1
+
+
+def test_leftovers_of_killed_trainers_go_when_the_next_takes_the_folder(tmp_path: Path) -> None:
+    killed = Attempt(tmp_path, 1)
+    killed.report(state="running")
+    killed.reserve_space()
+    (killed.folder / "status.json.part").write_text('{"state": "runn')
+    with take_folder(tmp_path):
+        assert [entry.name for entry in killed.folder.iterdir()] == ["status.json"]
