@@ -43,10 +43,10 @@ lint: setup-dev
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy .
-	@find templates -name '*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2 --check
+	@find templates -name '*.html' | xargs -r .venv/bin/djade --target-version 5.2 --check
 	@RLVIEWER_SECRET_KEY=lint $(PYTHON) manage.py makemigrations --check --dry-run --settings tests.lint_settings
 
 format: setup-dev
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
-	@find templates -name '*.html' | xargs -r $(PYTHON) -m djade --target-version 5.2
+	@find templates -name '*.html' | xargs -r .venv/bin/djade --target-version 5.2
