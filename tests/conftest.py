@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import hypothesis
 import pytest
 from django.db import connection
 
@@ -14,6 +15,10 @@ from rlviewer.embedded.postgres import Postgres
 from rlviewer.embedded.redis import Redis
 from tests import settings as test_settings
 from tests.factories import make_project, make_user
+
+# A busy machine is no wrong answer.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_unconfigure() -> None:
