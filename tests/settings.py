@@ -1,6 +1,6 @@
 """Settings of the test process: a data folder of its own, and an embedded database unless DATABASE_URL names one.
 
-Programs that tests start get the real settings, with this session's variables.
+Programs that tests start get the real settings, with this test run's variables.
 """
 
 import os
