@@ -200,10 +200,9 @@ def _toml(table: dict[str, Any], prefix: str = "") -> str:
     """TOML of nested tables of numbers, texts, booleans and lists; JSON's strings are TOML basic strings."""
     lines, tables = [], []
     for key, value in table.items():
-        if isinstance(value, dict):
-            if value:
-                name = f"{prefix}{_toml_key(key)}"
-                tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
+        if isinstance(value, dict) and value:
+            name = f"{prefix}{_toml_key(key)}"
+            tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
         else:
             lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")
     return "".join(lines) + "".join(tables)
