@@ -2,9 +2,12 @@
 
 import fcntl
 import logging
+from datetime import timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
+from django.db.models import Q
+from django.utils import timezone
 
 from rlviewer.embedded import paths
 from rlviewer.launch import hosts, supervise
@@ -68,8 +71,10 @@ def kill_stale_trainers() -> None:
 
 
 def drain_orphans() -> None:
-    """Store what runs of this host left in their spools and nobody is storing."""
-    held = Lease.objects.exclude(holder="").filter(holder__startswith=f"{hosts.host_name()}:")
+    """Store what runs left in their spools and nobody is storing; a data folder may hold those of other hosts too."""
+    lately = timezone.now() - timedelta(seconds=settings.SILENT_SECONDS)
+    is_looked_after = Q(holder__startswith=f"{hosts.host_name()}:") | Q(heartbeat_at__gt=lately)
+    held = Lease.objects.exclude(holder="").filter(is_looked_after)
     busy = {str(uid) for uid in held.values_list("attempt__run__uid", flat=True)}
     folder = paths.runs(settings.HOME)
     for run_dir in folder.iterdir() if folder.is_dir() else ():
