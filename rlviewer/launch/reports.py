@@ -1,5 +1,6 @@
 """What the holder of a lease reports of its attempt. Each write shows the fence and changes nothing without it."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.db import connection, transaction
@@ -55,6 +56,8 @@ def record_status(attempt_id: int, fence: int, status: TrainerStatus, *, host: s
 def finish_attempt(attempt_id: int, fence: int, ending: Ending, status: TrainerStatus, *, host: str) -> Verdict | None:
     """Record how an attempt ended, give its lease up and, after an accident, queue the next attempt.
 
+    An attempt that was given up before (its host was not heard of for a whole lease) queues none: a person decides.
+
     None when the lease is not the caller's: another attempt speaks for the run by now.
     """
     with transaction.atomic():
@@ -64,8 +67,13 @@ def finish_attempt(attempt_id: int, fence: int, ending: Ending, status: TrainerS
         attempt = Attempt.objects.get(pk=attempt_id)
         _write_checkpoints(run, attempt_id, status, host)
         verdict = judge(ending, status, wanted=run.wanted, wanted_by=name_of(run.wanted_by))
+        if verdict.resumes and RunState(attempt.state).is_terminal:
+            # Its lease had run out: people have seen the run as over since, and may not want it any more.
+            reason = f"{verdict.reason}; not resumed by itself: {attempt.reason}"
+            verdict = replace(verdict, reason=reason, resumes=False)
         leases.release(attempt_id, fence)
-        attempt.state, attempt.reason, attempt.ended_at = verdict.state, verdict.reason, timezone.now()
+        attempt.state, attempt.reason = verdict.state, verdict.reason
+        attempt.ended_at = attempt.ended_at or timezone.now()
         attempt.exit_code, attempt.signal = ending.code, ending.signal
         attempt.resumed_from_step = status.resumed_from_step
         attempt.deaths += verdict.is_death and not _is_excused(ending, attempt, status)

@@ -184,6 +184,7 @@ def mark_silent() -> None:
 def expire_leases() -> None:
     """Give up what has been silent for a whole lease. Its holder keeps the fence, and corrects it if it comes back.
 
+    What a dead process of this host held is not given up: the repairs end it, whose reason says more and which resumes it.
     A transaction each: the topics of one run stay locked until commit, and whoever stores the next run's rollouts may wait
     for them.
     """
@@ -192,7 +193,9 @@ def expire_leases() -> None:
         lease__holder__gt="",
         lease__expires_at__lt=timezone.now(),
     )
-    for attempt_id, fence in list(overdue.values_list("pk", "lease__fence")):
+    for attempt_id, fence, holder in list(overdue.values_list("pk", "lease__fence", "lease__holder")):
+        if hosts.is_dead_here(holder):
+            continue
         with transaction.atomic():
             run = leases.lock_run(attempt_id, fence)
             attempt = overdue.select_related("lease").filter(pk=attempt_id).first()

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 
 from rlviewer.accounts.models import Project
-from rlviewer.launch import hosts, leases, repairs, services
+from rlviewer.launch import hosts, leases, repairs, services, sweeper
 from rlviewer.launch.models import Lease
 from rlviewer.launch.process import RunFolder
 from rlviewer.runs.models import Run
@@ -40,3 +40,18 @@ def test_only_spools_that_nobody_looks_after_are_stored(project: Project, settin
     Lease.objects.filter(attempt__run__in=[here, silent]).update(heartbeat_at=long_ago)
     repairs.drain_orphans()
     assert [waits(run) for run in (here, live, silent, over)] == [True, True, False, False]
+
+
+def test_a_restarted_host_resumes_what_nobody_gave_up_however_long_it_was_off(
+    project: Project, settings: Any, tmp_path: Path
+) -> None:
+    """Its workers start together: one sweeps leases that have run out while another does the repairs."""
+    settings.HOME = tmp_path
+    run = held_with_a_batch(project, f"{hosts.host_name()}:1:before-the-restart:random")
+    Run.objects.filter(pk=run.pk).update(queue="cpu")
+    Lease.objects.update(expires_at=timezone.now() - timedelta(days=3))
+    sweeper.expire_leases()
+    repairs.mend(with_spools=False)
+    run.refresh_from_db()
+    assert (run.state, run.current_attempt, waits(run)) == ("queued", 2, False)
+    assert run.state_reason.startswith("its worker was killed, or this host was restarted,")

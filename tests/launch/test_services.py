@@ -223,6 +223,46 @@ def test_resume_makes_a_new_attempt_and_takes_the_old_holders_voice(run: Run, al
     assert (run.state, run.current_attempt, second.number, second.state) == ("queued", 2, 2, "queued")
 
 
+def given_up(run: Run) -> tuple[Attempt, int]:
+    """An attempt whose host was not heard of for a whole lease."""
+    attempt, fence = started(run)
+    Lease.objects.filter(attempt=attempt).update(expires_at=timezone.now() - timedelta(days=3))
+    sweeper.expire_leases()
+    run.refresh_from_db()
+    assert (run.state, run.state_reason[:15]) == ("failed", "not seen since ")
+    return attempt, fence
+
+
+LOST = Ending(worker_died="its worker was killed, or this host was restarted,")
+
+
+def test_a_run_that_was_given_up_waits_for_a_person_when_its_host_comes_back(run: Run, alice: User) -> None:
+    attempt, fence = given_up(run)
+    ended_at, given_up_as = run.ended_at, run.state_reason
+    finish_attempt(attempt.pk, fence, LOST, trainer(last_checkpoint=2), host=HOST)
+    run.refresh_from_db()
+    assert (run.state, run.attempts.count(), run.ended_at) == ("failed", 1, ended_at)
+    reason = "its worker was killed, or this host was restarted, at step 3; not resumed by itself: "
+    assert run.state_reason == reason + given_up_as
+    assert services.resume_run(alice, run).number == 2
+
+
+def test_a_run_that_was_given_up_is_corrected_when_its_trainer_had_finished(run: Run) -> None:
+    attempt, fence = given_up(run)
+    finish_attempt(attempt.pk, fence, LOST, trainer(state="finished"), host=HOST)
+    run.refresh_from_db()
+    assert (run.state, run.state_reason) == ("finished", "")
+
+
+def test_a_run_that_was_given_up_and_goes_on_is_resumed_after_the_next_accident(run: Run) -> None:
+    attempt, fence = given_up(run)
+    assert leases.heartbeat(attempt.pk, fence, 60)
+    assert record_status(attempt.pk, fence, trainer(), host=HOST)
+    finish_attempt(attempt.pk, fence, LOST, trainer(), host=HOST)
+    run.refresh_from_db()
+    assert (run.state, run.current_attempt) == ("queued", 2)
+
+
 def test_a_run_that_failed_while_paused_trains_on_when_a_person_resumes_it(run: Run, alice: User) -> None:
     attempt, fence = started(run)
     services.pause_run(alice, run)
