@@ -50,7 +50,7 @@ class TokenScores:
     """Of the completion's tokens under the policy, `[B, T]` float32; what stands at padding is meaningless."""
 
     logprobs: Tensor  # nats, with gradient where enabled
-    entropy: Tensor | None  # nats, detached
+    entropy: Tensor | None  # nats, with gradient where enabled
 
 
 class Policy:
@@ -109,23 +109,24 @@ class Policy:
         mask = None if bool(prompt_mask.all()) else prompt_mask[owner]
         return Prefilled(cache, mask, prompt_mask.sum(dim=1)[owner], logits[owner, 0])
 
-    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
-        """Log-probability of every completion token: float32 log-softmax of logits / temperature.
+    def completion_logits(self, tokens: Tokens) -> Tensor:
+        """`[B, T, V]` logits for every completion token, before any temperature.
 
         What stands right of a token cannot change it, so padded completions need no mask of their own.
         """
         start = self.prefill(tokens.prompt_ids, tokens.prompt_mask, tokens.owner)
-        logits = start.logits[:, None]
+        first = start.logits[:, None]
         ids = tokens.completion_ids[:, :-1]
-        if ids.shape[1]:
-            mask = (
-                None if start.mask is None else torch.cat([start.mask, torch.ones_like(ids, dtype=torch.bool)], dim=1)
-            )
-            positions = start.position[:, None] + torch.arange(ids.shape[1], device=ids.device)
-            further = self.forward(ids, mask, positions, start.cache, last_only=False)
-            logits = torch.cat([logits, further], dim=1)
-        logprobs = (logits.float() / temperature).log_softmax(dim=-1)
-        entropy = entropy_of(logprobs.detach()) if with_entropy else None
+        if not ids.shape[1]:
+            return first
+        mask = None if start.mask is None else torch.cat([start.mask, torch.ones_like(ids, dtype=torch.bool)], dim=1)
+        positions = start.position[:, None] + torch.arange(ids.shape[1], device=ids.device)
+        return torch.cat([first, self.forward(ids, mask, positions, start.cache, last_only=False)], dim=1)
+
+    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
+        """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
+        logprobs = (self.completion_logits(tokens).float() / temperature).log_softmax(dim=-1)
+        entropy = entropy_of(logprobs) if with_entropy else None
         return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
 
 
