@@ -23,6 +23,7 @@ class Hook:
 
 
 HOOKS: dict[str, Hook] = {
+    "H1": Hook("Task supply", "training.supply", ("tasks",)),
     "H2": Hook("Prompt transform", "training.transforms", ("identity",)),
     "H3": Hook("Rollout plan", "training.plans", ("plain",)),
     "H4": Hook("Reward and feedback", "training.rewards", ("task", "overlong_penalty"), many=True),
@@ -53,8 +54,6 @@ def merge_parts(
     """
     parts = dict(recipe_parts)
     for code, named in overrides.items():
-        if code == "H1":
-            raise ConfigError("hooks.H1", "the task generator is chosen by task.name")
         if code not in HOOKS:
             raise ConfigError(f"hooks.{code}", unknown(code, HOOKS, "hook"))
         parts[code] = _entries(code, named)
@@ -68,7 +67,8 @@ def _entries(code: str, named: Any) -> tuple[str, ...]:
         raise ConfigError(key, f"must be a name or a list of names, got {named!r}")
     for name in names:
         if name not in hook.entries:
-            raise ConfigError(key, unknown(name, hook.entries, f"entry of {code} ({hook.title.lower()})"))
+            hint = "; task.name chooses what is generated" if code == "H1" else ""
+            raise ConfigError(key, unknown(name, hook.entries, f"entry of {code} ({hook.title.lower()})") + hint)
     if len(set(names)) < len(names):
         raise ConfigError(key, "names an entry twice")
     if not hook.many and len(names) != 1:

@@ -108,6 +108,11 @@ REWARDS: dict[str, RewardFunction] = {
 }
 
 
+def reward_functions(names: Sequence[str]) -> list[RewardFunction]:
+    """The functions of those names."""
+    return [REWARDS[name] for name in names]
+
+
 def score_group(
     family: TaskFamily,
     task: Task,

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from training.engines.base import Engine, PromptRequest, Samples
 from training.engines.torch_sampler import left_padded
+from training.learner import reference_logprobs
 from training.plans import SampleRequest
 from training.policy import Policy, Tokens
 from training.records import ORIGINS
 from training.rewards import NO_PARAMS, Completion, RewardFunction, RewardSpan, Scored, score_group
-from training.selection import ChosenPrompt
+from training.selection import ChosenPrompt, Response, SeenGroup
 from training.tasks.base import TaskFamily
 from training.transforms import TransformedPrompt
 
@@ -178,6 +179,42 @@ def outcomes_by_group(rollouts: Rollouts, scores: ScoredRollouts) -> list[list[f
         outcomes.append([one.outcome for one in scores.scored[first : first + size]])
         first += size
     return outcomes
+
+
+def seen_groups(rollouts: Rollouts, scores: ScoredRollouts) -> list[SeenGroup]:
+    """What a selection is told of each group."""
+    right = (scores.correct & rollouts.is_finished).tolist()
+    seen, first = [], 0
+    for choice, prompt_ids, outcomes in zip(
+        rollouts.chosen, rollouts.prompt_ids, outcomes_by_group(rollouts, scores), strict=True
+    ):
+        end = int(rollouts.lengths[first])
+        response = Response(
+            prompt_ids,
+            rollouts.tokens.completion_ids[first, :end].tolist(),
+            rollouts.sampler_logprobs[first, :end].tolist(),
+        )
+        seen.append(SeenGroup(choice, outcomes, right[first : first + len(outcomes)], response))
+        first += len(outcomes)
+    return seen
+
+
+def rescored(
+    policy: Policy, responses: Sequence[Response], *, temperature: float, micro_batch: int
+) -> list[list[float]]:
+    """Log-probability of every token of `responses` under the policy as it is, in nats."""
+    if not responses:
+        return []
+    device = policy.device
+    prompts, prompt_mask = left_padded([list(one.prompt_ids) for one in responses], policy.pad_id, device)
+    lengths = torch.tensor([len(one.completion_ids) for one in responses], device=device)
+    completions = torch.full((len(responses), int(lengths.max())), policy.pad_id, device=device)
+    for row, one in enumerate(responses):
+        completions[row, : len(one.completion_ids)] = torch.tensor(one.completion_ids, device=device)
+    mask = torch.arange(completions.shape[1], device=device) < lengths[:, None]
+    tokens = Tokens(prompts, prompt_mask, torch.arange(len(responses), device=device), completions, mask)
+    logprobs = reference_logprobs(policy, tokens, temperature=temperature, micro_batch=micro_batch)
+    return [row[:end] for row, end in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
 
 
 def score_rollouts(

@@ -46,24 +46,27 @@ from training.policy import Policy, load_policy
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
 from training.records import RolloutBatch
-from training.rewards import REWARDS
+from training.rewards import reward_functions
 from training.rollouts import (
     Rollouts,
     ScoredRollouts,
     join_rollouts,
     join_scores,
     outcomes_by_group,
+    rescored,
     sample_rollouts,
     score_rollouts,
+    seen_groups,
     shuffle_rewards,
 )
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
-from training.selection import SELECTIONS, ChosenPrompt, GroupChoice
+from training.selection import SELECTIONS, ChosenPrompt, GroupChoice, Uniform
 from training.side_models import SIDE_MODELS, SideModel
+from training.supply import SUPPLIES, SupplyContext, TaskSupply
 from training.tasks.base import Task
-from training.tasks.stream import HELD_OUT_SEED, TaskStream, held_out_tasks
+from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 from training.token_weights import TOKEN_WEIGHTS, TokenFields, TokenWeights, mask_rollouts
-from training.transforms import TRANSFORMS
+from training.transforms import TRANSFORMS, PromptContext, identity
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT = "heldout"
@@ -82,7 +85,8 @@ class Run:
     engine: Engine
     optimizer: torch.optim.Optimizer
     side_model: SideModel
-    stream: TaskStream
+    supply: TaskSupply
+    selection: Uniform
     held_out: list[Task]
     sampler_seeds: SeedStream
     shuffle_seeds: SeedStream
@@ -100,7 +104,8 @@ class Run:
 
     def state(self) -> dict[str, Any]:
         return {
-            "stream": self.stream.state(),
+            "stream": self.supply.state(),
+            "selection": self.selection.state(),
             "sampler_seeds": self.sampler_seeds.state(),
             "shuffle_seeds": self.shuffle_seeds.state(),
             "transform_rng": self.transform_rng.getstate(),
@@ -110,14 +115,15 @@ class Run:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.stream.restore(state["stream"])
+        self.supply.restore(state["stream"])
         self.sampler_seeds.restore(state["sampler_seeds"])
         self.shuffle_seeds.restore(state["shuffle_seeds"])
         version, internal, gauss = state["transform_rng"]
         self.transform_rng.setstate((version, tuple(internal), gauss))
         self.rollouts = state["rollouts"]
-        # Checkpoints of older versions keep none.
+        # Checkpoints of older versions keep neither.
         self.running_mean = state.get("running_mean", 0.0)
+        self.selection.restore(state.get("selection", {}))
         self.base_correct = state["base_correct"]
 
     @contextlib.contextmanager
@@ -164,6 +170,7 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     rollouts, scores = gather_step(run, step)
     with run.phase("score"):
         signal = find_signal(run, rollouts, scores)
+        observed = observe_step(run, step, rollouts, scores)
     with run.phase("learn"):
         batch = learner_batch(run, rollouts, signal)
         updates = learn_step(run, batch, step)
@@ -172,7 +179,7 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     # A step that trained nothing leaves the baseline as it was.
     if signal.groups.running_mean is not None and updates:
         run.running_mean = signal.groups.running_mean
-    metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | side_metrics
+    metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | observed | side_metrics
     metrics["prompts_sampled"] = float(len(signal.choices))
     metrics["prompts_kept"] = float(sum(choice.kept for choice in signal.choices))
     record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
@@ -182,7 +189,6 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
 
 def gather_step(run: Run, step: int) -> tuple[Rollouts, ScoredRollouts]:
     """Sample and score; then once more for every group that H9 does not accept, while rounds are left."""
-    accepts = SELECTIONS[run.part("H9")].accepts
     missing, rounds = run.config.sampling.prompts_per_step, []
     for _ in range(1 + run.resolved.params.get("extra_rounds", 0)):
         with run.phase("sample"):
@@ -190,7 +196,7 @@ def gather_step(run: Run, step: int) -> tuple[Rollouts, ScoredRollouts]:
         with run.phase("score"):
             scores = score_step(run, rollouts)
         rounds.append((rollouts, scores))
-        missing -= sum(map(accepts, outcomes_by_group(rollouts, scores)))
+        missing -= sum(map(run.selection.accepts, outcomes_by_group(rollouts, scores)))
         if not missing:
             break
     sampled, scored = zip(*rounds, strict=True)
@@ -200,9 +206,10 @@ def gather_step(run: Run, step: int) -> tuple[Rollouts, ScoredRollouts]:
 def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
     """H1 and H9 choose, H2 words the prompt, H3 plans, the engine samples."""
     config = run.config.sampling
-    chosen = SELECTIONS[run.part("H9")].choose_prompts(run.stream, prompt_count)
+    chosen = run.selection.choose(prompt_count)
     transform = TRANSFORMS[run.part("H2")]
-    prompts = [transform(choice.task, step, run.transform_rng) for choice in chosen]
+    context = PromptContext(step, run.config.steps, run.transform_rng, run.resolved.params, run.supply.examples)
+    prompts = [transform(choice.task, context) for choice in chosen]
     requests = PLANS[run.part("H3")](prompts, config.group_size)
     return sample_rollouts(
         run.policy,
@@ -218,13 +225,32 @@ def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
 
 def score_step(run: Run, rollouts: Rollouts) -> ScoredRollouts:
     """H4."""
-    functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
     scores = score_rollouts(
-        rollouts, run.resolved.family, functions, truncated=run.config.truncated, params=run.resolved.params
+        rollouts,
+        run.resolved.family,
+        reward_functions(run.resolved.parts["H4"]),
+        truncated=run.config.truncated,
+        params=run.resolved.params,
     )
     if run.config.shuffle_rewards:
         scores = shuffle_rewards(rollouts, scores, seed=run.shuffle_seeds.next())
     return scores
+
+
+def observe_step(run: Run, step: int, rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, float]:
+    """H1 and H9 learn from what came of their choices; the metrics they give."""
+    config, seen = run.config, seen_groups(rollouts, scores)
+    supplied = run.supply.observe([(group.choice.task, group.right) for group in seen])
+    return supplied | run.selection.observe(
+        step,
+        seen,
+        lambda responses: rescored(
+            run.policy,
+            responses,
+            temperature=config.sampling.temperature,
+            micro_batch=config.optimizer.micro_batch_rollouts,
+        ),
+    )
 
 
 def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
@@ -240,7 +266,7 @@ def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
         ),
         run.resolved.params,
     )
-    selection = SELECTIONS[run.part("H9")]
+    selection = run.selection
     choices = [
         choice if selection.accepts(outcomes) or not choice.kept else GroupChoice(False, "not_mixed")
         for choice, outcomes in zip(
@@ -394,7 +420,7 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     run.seconds.clear()
     with run.phase("sample"):
         chosen = [ChosenPrompt(task) for task in run.held_out]
-        prompts = [TRANSFORMS["identity"](task, checkpoint_step, run.transform_rng) for task in run.held_out]
+        prompts = [identity(task) for task in run.held_out]
         rollouts = sample_rollouts(
             run.policy,
             run.engine,
@@ -406,9 +432,12 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
             seed=derived_seed(config.seed, "evaluation", checkpoint_step),
         )
     with run.phase("score"):
-        functions = [REWARDS[name] for name in run.resolved.parts["H4"]]
         scores = score_rollouts(
-            rollouts, run.resolved.family, functions, truncated=config.truncated, params=run.resolved.params
+            rollouts,
+            run.resolved.family,
+            reward_functions(run.resolved.parts["H4"]),
+            truncated=config.truncated,
+            params=run.resolved.params,
         )
     if checkpoint_step == 0:
         run.base_correct = correct_per_prompt(rollouts, scores)
@@ -482,6 +511,11 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     attempt.report(phase="loading the model")
     policy = load_policy(config.model)
     vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
+    supply = SUPPLIES[resolved.parts["H1"][0]](
+        SupplyContext(
+            resolved.family, resolved.task_params, config.seed, config.sampling.group_size, params=resolved.params
+        )
+    )
     needs_reference = NEED_REFERENCE & set(resolved.parts["H8"])
     attempt.report(
         plugins={"recipe": resolved.recipe.name, "parameters": resolved.params, **resolved.parts},
@@ -496,7 +530,8 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         engine=ENGINES[config.sampling.engine](policy),
         optimizer=make_optimizer(policy, config.optimizer),
         side_model=SIDE_MODELS[resolved.parts["H10"][0]](),
-        stream=TaskStream(resolved.family, resolved.task_params, config.seed),
+        supply=supply,
+        selection=SELECTIONS[resolved.parts["H9"][0]](supply, resolved.params, config.seed),
         held_out=held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED),
         sampler_seeds=SeedStream(config.seed, "sampler"),
         shuffle_seeds=SeedStream(config.seed, "shuffle"),

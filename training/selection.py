@@ -1,11 +1,12 @@
 """H9, which prompts are sampled, and which groups enter the update. Imports no torch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from training.supply import TaskSupply
 from training.tasks.base import Task
-from training.tasks.stream import TaskStream
 
 # Outcomes that differ by no more are equal.
 TIE_TOLERANCE = 1e-6
@@ -26,20 +27,75 @@ class GroupChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Asked twice a step: for prompts before sampling, for groups after scoring."""
+class Response:
+    """The first completion of a group, as it was sampled."""
 
-    choose_prompts: Callable[[TaskStream, int], list[ChosenPrompt]]
-    # Given a group's rewards before penalties and shaping: whether it counts as one of the prompts of the step. Another
-    # prompt is sampled for one that does not, which is stored and left out of the update.
-    accepts: Callable[[Sequence[float]], bool]
-    # Given the cause of each dead group, None for one with signal.
-    choose_groups: Callable[[Sequence[str | None]], list[GroupChoice]]
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    logprobs: Sequence[float]  # nats, of the sampler; NaN at tokens it did not sample
 
 
-def next_prompts(stream: TaskStream, count: int) -> list[ChosenPrompt]:
-    """The next tasks of the stream, each as likely as any other."""
-    return [ChosenPrompt(task) for task in stream.take(count)]
+# Log-probabilities of responses under the policy as it is now, in nats.
+Rescore = Callable[[Sequence[Response]], list[list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGroup:
+    """A group of the step after scoring, for a selection that remembers."""
+
+    choice: ChosenPrompt
+    outcomes: Sequence[float]  # rewards before penalties and shaping; NaN: not scored
+    right: Sequence[bool]  # cut completions count as wrong
+    first: Response
+
+
+class Uniform:
+    """The next tasks of the supply, each as likely as any other; every group enters.
+
+    A selection is asked for prompts before sampling and for groups after scoring, then told what came of them.
+    """
+
+    def __init__(self, supply: TaskSupply, params: Mapping[str, Any], seed: int) -> None:
+        self.supply = supply
+        self.params = params
+        self.seed = seed
+
+    def choose(self, count: int) -> list[ChosenPrompt]:
+        """Prompts for the step at hand."""
+        return [ChosenPrompt(task) for task in self.supply.take(count)]
+
+    def accepts(self, outcomes: Sequence[float]) -> bool:
+        """Given a group's rewards before penalties and shaping: whether it counts as one of the prompts of the step.
+
+        Another prompt is sampled for one that does not, which is stored and left out of the update.
+        """
+        return True
+
+    def choose_groups(self, dead_causes: Sequence[str | None]) -> list[GroupChoice]:
+        """Given the cause of each dead group, None for one with signal: which groups enter the update."""
+        return keep_all_groups(dead_causes)
+
+    def observe(self, step: int, seen: Sequence[SeenGroup], rescore: Rescore) -> dict[str, float]:
+        """Learn from the scored groups of a step, before the update; returns metrics by name."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; JSON-ready."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+
+
+class MixedOnly(Uniform):
+    """Only groups with a difference: at least two scored rollouts whose rewards differ by more than 1e-6.
+
+    Source: Yu et al. 2025, DAPO's dynamic sampling, arXiv:2503.14476.
+    """
+
+    def accepts(self, outcomes: Sequence[float]) -> bool:
+        scored = [outcome for outcome in outcomes if not math.isnan(outcome)]
+        return len(scored) > 1 and max(scored) - min(scored) > TIE_TOLERANCE
 
 
 def keep_all_groups(dead_causes: Sequence[str | None]) -> list[GroupChoice]:
@@ -50,17 +106,7 @@ def keep_all_groups(dead_causes: Sequence[str | None]) -> list[GroupChoice]:
     ]
 
 
-def accept_any(outcomes: Sequence[float]) -> bool:
-    return True
-
-
-def accept_mixed(outcomes: Sequence[float]) -> bool:
-    """At least two scored rollouts whose rewards differ by more than 1e-6 (DAPO's dynamic sampling)."""
-    scored = [outcome for outcome in outcomes if not math.isnan(outcome)]
-    return len(scored) > 1 and max(scored) - min(scored) > TIE_TOLERANCE
-
-
-SELECTIONS: dict[str, Selection] = {
-    "uniform": Selection(choose_prompts=next_prompts, accepts=accept_any, choose_groups=keep_all_groups),
-    "mixed_only": Selection(choose_prompts=next_prompts, accepts=accept_mixed, choose_groups=keep_all_groups),
+SELECTIONS: dict[str, type[Uniform]] = {
+    "uniform": Uniform,
+    "mixed_only": MixedOnly,
 }

@@ -5,7 +5,7 @@ outside the loss.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,11 +35,23 @@ class TransformedPrompt:
         return "".join(segment.text for segment in self.prompt)
 
 
-def identity(task: Task, step: int, rng: random.Random) -> TransformedPrompt:
+@dataclass(frozen=True, slots=True)
+class PromptContext:
+    """What every H2 entry is given beside the task."""
+
+    step: int
+    steps: int  # of the whole run
+    rng: random.Random
+    params: Mapping[str, Any]
+    # Up to so many other training tasks like the one given.
+    examples: Callable[[Task, int, random.Random], list[Task]]
+
+
+def identity(task: Task, context: PromptContext | None = None) -> TransformedPrompt:
     """The prompt as the task states it."""
     return TransformedPrompt(prompt=(Segment(task.prompt),))
 
 
-TRANSFORMS: dict[str, Callable[[Task, int, random.Random], TransformedPrompt]] = {
+TRANSFORMS: dict[str, Callable[[Task, PromptContext], TransformedPrompt]] = {
     "identity": identity,
 }

@@ -15,9 +15,10 @@ from training.selection import SELECTIONS
 from training.side_models import SIDE_MODELS
 from training.tasks import catalog
 from training.tasks.stream import TaskStream
-from training.transforms import TRANSFORMS
+from training.transforms import TRANSFORMS, PromptContext, identity
 
 REGISTRIES = {
+    "H1": "SUPPLIES",
     "H2": "TRANSFORMS",
     "H3": "PLANS",
     "H4": "REWARDS",
@@ -71,21 +72,25 @@ def test_a_run_replaces_the_entry_it_names() -> None:
     assert RECIPES["grpo"].parts["H8"] == ()
 
 
+def context() -> PromptContext:
+    return PromptContext(0, 10, random.Random(0), {}, TaskStream(ADDITION, PARAMS, 0).examples)
+
+
 def test_identity_leaves_the_prompt_alone() -> None:
     (task,) = TaskStream(ADDITION, PARAMS, 0).take(1)
-    prompt = TRANSFORMS["identity"](task, 3, random.Random(0))
+    prompt = TRANSFORMS["identity"](task, context())
     assert (prompt.text, prompt.name, prompt.prefix, prompt.source_rollout) == (task.prompt, "identity", (), None)
     assert [segment.origin for segment in prompt.prompt] == ["prompt"]
 
 
 def test_the_plain_plan_asks_for_a_group_of_each_prompt() -> None:
-    prompts = [TRANSFORMS["identity"](task, 0, random.Random(0)) for task in TaskStream(ADDITION, PARAMS, 0).take(3)]
+    prompts = [identity(task) for task in TaskStream(ADDITION, PARAMS, 0).take(3)]
     assert [(request.prompt, request.count) for request in PLANS["plain"](prompts, 4)] == [(0, 4), (1, 4), (2, 4)]
 
 
 def test_selection_takes_the_streams_next_tasks_and_keeps_dead_groups() -> None:
-    selection = SELECTIONS["uniform"]
-    chosen = selection.choose_prompts(TaskStream(ADDITION, PARAMS, 5), 3)
+    selection = SELECTIONS["uniform"](TaskStream(ADDITION, PARAMS, 5), {}, 0)
+    chosen = selection.choose(3)
     assert [one.task for one in chosen] == TaskStream(ADDITION, PARAMS, 5).take(3)
     choices = selection.choose_groups([None, "all_right", "all_wrong", "same_score", "single", "unscored"])
     assert [choice.kept for choice in choices] == [True, True, True, True, False, False]
@@ -94,7 +99,7 @@ def test_selection_takes_the_streams_next_tasks_and_keeps_dead_groups() -> None:
 
 def test_dynamic_sampling_accepts_groups_with_a_difference() -> None:
     case = CASES["filter.dapo_dynamic_sampling"]
-    accepts = SELECTIONS["mixed_only"].accepts
+    accepts = SELECTIONS["mixed_only"](TaskStream(ADDITION, PARAMS, 5), {}, 0).accepts
     assert [accepts(group) for group in case["inputs"]["groups"]] == case["expected"]["keep"]
     nan = float("nan")
     assert [accepts(group) for group in ([1.0, nan], [nan], [1.0, nan, 0.0], [0.0, 1e-7])] == [
@@ -103,7 +108,7 @@ def test_dynamic_sampling_accepts_groups_with_a_difference() -> None:
         True,
         False,
     ]
-    assert SELECTIONS["uniform"].accepts([1.0, 1.0])
+    assert SELECTIONS["uniform"](TaskStream(ADDITION, PARAMS, 5), {}, 0).accepts([1.0, 1.0])
 
 
 def test_no_side_model_refuses_the_state_of_one() -> None:

@@ -1,5 +1,4 @@
 import math
-import random
 
 import torch
 
@@ -18,7 +17,7 @@ ADDITION = FAMILIES["addition"]
 
 def sampled(policy: Policy, prompts: list[TransformedPrompt] | None = None) -> Rollouts:
     tasks = [make_task(ADDITION, make_params(ADDITION, {}), seed) for seed in range(2)]
-    prompts = prompts or [identity(task, 0, random.Random(0)) for task in tasks]
+    prompts = prompts or [identity(task) for task in tasks]
     return sample_rollouts(
         policy,
         TorchSampler(policy),

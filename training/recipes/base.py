@@ -9,6 +9,7 @@ from training.recipes.knobs import knobs_of
 
 # What an algorithm runs on unless it says otherwise.
 GROUND: dict[str, tuple[str, ...]] = {
+    "H1": ("tasks",),
     "H2": ("identity",),
     "H3": ("plain",),
     "H4": ("task",),

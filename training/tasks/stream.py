@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ HELD_OUT_SHARE = 8
 HELD_OUT_SEED = 0
 # Draws in a row without a new task after which a family counts as exhausted.
 PATIENCE_DRAWS = 2000
+# Draws per example wanted; where the family has too few distinct tasks there are fewer examples.
+EXAMPLE_DRAWS = 50
 
 
 def make_task(family: TaskFamily, params: Mapping[str, Any], seed: int) -> Task:
@@ -57,6 +59,21 @@ class TaskStream:
             if not is_held_out(task):
                 return task
         raise ConfigError("task.params", f"{self.family.name} has no task to train on at this difficulty; raise it")
+
+    def examples(self, task: Task, count: int, rng: random.Random) -> list[Task]:
+        """Up to `count` other training tasks, drawn with `rng`; fewer where the family has no more."""
+        found: dict[str, Task] = {}
+        for _ in range(EXAMPLE_DRAWS * count):
+            one = make_task(self.family, self.params, rng.getrandbits(63))
+            if not is_held_out(one) and task_key(one) != task_key(task):
+                found[task_key(one)] = one
+            if len(found) == count:
+                break
+        return list(found.values())
+
+    def observe(self, outcomes: Sequence[tuple[Task, Sequence[bool]]]) -> dict[str, float]:
+        """Nothing: the draws do not depend on how tasks were answered."""
+        return {}
 
     def state(self) -> dict[str, int]:
         """What a checkpoint keeps; JSON-ready."""
