@@ -132,7 +132,8 @@ def check_ledger() -> Iterator[Finding]:
         "ledger",
         f"{refused} rollouts refused, {parked} batches parked",
         fine=not refused and not parked,
-        advice="reasons and bytes are in ingest_refusedrow and ingest_parkedbatch, see docs/data-model.md",
+        advice="reasons stand on the Steps tab of each run and, of no run, on the page Workers; manage.py retry_parked"
+        " tries parked batches again",
         otherwise=Level.NOTE,
     )
 

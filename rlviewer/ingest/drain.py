@@ -7,12 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.db import DataError, IntegrityError, OperationalError
-
 from rlviewer.ingest import ledger
+from rlviewer.ingest.models import ParkedBatch
 from rlviewer.ingest.preparing import PreparedBatch, prepare
-from rlviewer.ingest.services import store_prepared
-from rlviewer.runs.services import remember_vocabulary
+from rlviewer.ingest.services import is_passing, store_prepared
+from rlviewer.runs.services import remember_vocabulary, uid_of
 from training.records import DIGEST_BYTES, RecordError, RolloutBatch
 from training.spool import fsync_folder, waiting
 
@@ -85,9 +84,9 @@ def _read(path: Path) -> _ReadFile | None:
         prepared = prepare(RolloutBatch.from_bytes(data, where=path.name))
     except RecordError as error:
         return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, str(error))
-    except MemoryError:
-        raise  # the machine's trouble, not the batch's: it stays in the spool
     except Exception as error:
+        if is_passing(error):
+            raise
         logger.exception("%s: a mistake in rlviewer; the batch is parked", path.name)
         return _ReadFile(None, hashlib.sha256(data).hexdigest(), data, f"{path.name}: {type(error).__name__}: {error}")
     # The file ends with the digest of everything before it, which has just been checked.
@@ -101,11 +100,11 @@ def _store(path: Path, read: _ReadFile, result: DrainResult) -> None:
     else:
         try:
             outcome = store_prepared(read.prepared, source="spool", sha256=read.sha256)
-        except (DataError, IntegrityError, OperationalError) as error:
-            if isinstance(error, OperationalError) and not _is_over_a_limit(error):
+        except Exception as error:
+            if is_passing(error):
                 raise
-            # A value that validation let through: keep the batch for a person, store the others.
-            logger.exception("%s: Postgres refused the batch; it is parked", path.name)
+            # A value that validation let through, or a mistake of ours: keep the batch for a person, store the others.
+            logger.exception("%s: the batch cannot be stored; it is parked", path.name)
             _park_damaged(path, _ReadFile(None, read.sha256, path.read_bytes(), f"{path.name}: {error}"))
             result.damaged += 1
         else:
@@ -117,11 +116,6 @@ def _store(path: Path, read: _ReadFile, result: DrainResult) -> None:
     result.files += 1
 
 
-def _is_over_a_limit(error: OperationalError) -> bool:
-    """Postgres is there but will never take this: too deep, too wide, too long for an index (class 54)."""
-    return str(getattr(error.__cause__, "sqlstate", None)).startswith("54")
-
-
 def _park_damaged(path: Path, read: _ReadFile) -> None:
     logger.error("%s", read.error)
     payload, reason = read.data, read.error
@@ -130,4 +124,4 @@ def _park_damaged(path: Path, read: _ReadFile) -> None:
         path.replace(aside)
         payload, reason = b"", f"{reason}; the file was renamed to {aside.name}"
     batch_id = uuid.uuid5(uuid.NAMESPACE_OID, read.sha256)
-    ledger.park(batch_id, run_uid=None, received=0, reason=reason, payload=payload)
+    ledger.park(ParkedBatch(id=batch_id, run_uid=uid_of(path.parent.parent), reason=reason, payload=payload))

@@ -1,7 +1,6 @@
 """What became of every batch: received = stored + refused + parked."""
 
 import io
-import uuid
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ class BatchOutcome:
     refused: int = 0
     parked: int = 0
     was_known: bool = False
+    parked_because: str = ""  # why all of it is parked, which counts no rollouts when its file is damaged
 
 
 def known_outcome(batch_id: str) -> BatchOutcome | None:
@@ -73,7 +73,6 @@ def _stream_of(rows: pa.Table) -> bytes:
     return stream.getvalue()
 
 
-def park(batch_id: str | uuid.UUID, *, run_uid: str | None, received: int, reason: str, payload: bytes) -> None:
+def park(parked: ParkedBatch) -> None:
     """Keep a whole batch that cannot be stored; parking it again changes nothing."""
-    parked = ParkedBatch(id=batch_id, run_uid=run_uid, received=received, reason=reason, payload=payload)
     ParkedBatch.objects.bulk_create([parked], ignore_conflicts=True)

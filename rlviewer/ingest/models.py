@@ -1,7 +1,9 @@
 """The ledger: for every batch, received = stored + refused + parked."""
 
+from typing import Self
+
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from rlviewer.runs.models import Attempt, Run
 
@@ -42,12 +44,22 @@ class RefusedRow(models.Model):
         constraints = [models.UniqueConstraint(fields=["batch", "row_index"], name="refused_row_unique")]
 
 
+class ParkedBatchQuerySet(models.QuerySet["ParkedBatch"]):
+    def adoptable(self) -> Self:
+        """Those whose attempt has appeared."""
+        attempts = Attempt.objects.filter(run__uid=OuterRef("run_uid"), number=OuterRef("attempt"))
+        return self.filter(Exists(attempts))
+
+
 class ParkedBatch(models.Model):
-    """A whole batch that cannot be stored yet: its run is unknown here, or its file is damaged."""
+    """A whole batch that cannot be stored yet: its run or attempt is unknown here, or its file is damaged."""
 
     id = models.UUIDField(primary_key=True)
-    run_uid = models.UUIDField(null=True, db_index=True)  # found again when that run appears
+    run_uid = models.UUIDField(null=True, db_index=True)
+    attempt = models.IntegerField(null=True)  # stored by itself when this one appears; null: a person must look
     received = models.IntegerField(default=0)
     reason = models.TextField()
     payload = models.BinaryField()
     parked_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ParkedBatchQuerySet.as_manager()

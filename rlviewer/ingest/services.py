@@ -1,8 +1,6 @@
 """Batches into tables: one transaction each, safe to repeat, with the ledger and the news in it."""
 
-import logging
-
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import DataError, Error, IntegrityError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from rlviewer.ingest import ledger, steps
@@ -15,16 +13,13 @@ from rlviewer.ingest.rows import copy_rows
 from rlviewer.ingest.statistics import step_statistics
 from rlviewer.ingest.steps import EarlierGroup, OpenStep, Place
 from rlviewer.outbox.services import announce_run
-from rlviewer.runs.models import Run
-from training.records import BatchHeader, RecordError, RolloutBatch
-
-logger = logging.getLogger(__name__)
+from training.records import BatchHeader, RolloutBatch
 
 
 def store_batch(batch: RolloutBatch, *, source: str, sha256: str = "") -> BatchOutcome:
     """Write one batch; a batch stored before changes nothing. Bad rows are refused one by one, with reasons.
 
-    A batch of a run or attempt that is not known here is parked whole; `adopt_parked` stores it later.
+    A batch of a run or attempt that is not known here is parked whole; `parked.adopt_parked` stores it later.
 
     Raises:
         RecordError: nothing of the batch can be stored (a header out of bounds, a damaged table).
@@ -67,25 +62,13 @@ def store_prepared(prepared: PreparedBatch, *, source: str, sha256: str = "", an
     return BatchOutcome(header.batch_id, prepared.batch.rollouts.num_rows, stored, len(prepared.checked.refused))
 
 
-def adopt_parked(run: Run) -> int:
-    """Store the batches that came before their run or attempt was known; returns how many were stored."""
-    adopted = 0
-    for parked_id in ParkedBatch.objects.filter(run_uid=run.uid).order_by("parked_at").values_list("pk", flat=True):
-        with transaction.atomic():
-            parked = ParkedBatch.objects.select_for_update(skip_locked=True).filter(pk=parked_id).first()
-            if parked is None:
-                continue
-            try:
-                batch = RolloutBatch.from_bytes(bytes(parked.payload), where=f"parked batch {parked.pk}")
-                outcome = store_batch(batch, source="parked")
-            except (RecordError, DataError, IntegrityError) as error:
-                logger.warning("parked batch %s stays for a person: %s", parked.pk, error)
-                ParkedBatch.objects.filter(pk=parked.pk).update(run_uid=None, reason=str(error))
-                continue
-            if not outcome.parked:
-                parked.delete()
-                adopted += 1
-    return adopted
+def is_passing(error: Exception) -> bool:
+    """Whether the database or the machine is in trouble, so that the batch may be stored another time."""
+    if isinstance(error, DataError | IntegrityError):
+        return False
+    # Postgres is there but will never take this: too deep, too wide, too long for an index (class 54).
+    is_over_a_limit = str(getattr(error.__cause__, "sqlstate", None)).startswith("54")
+    return isinstance(error, Error | MemoryError) and not is_over_a_limit
 
 
 def _lock_run(cursor: CursorWrapper, header: BatchHeader) -> Place | str:
@@ -107,8 +90,17 @@ def _lock_run(cursor: CursorWrapper, header: BatchHeader) -> Place | str:
 
 def _park(batch: RolloutBatch, reason: str) -> BatchOutcome:
     header, received = batch.header, batch.rollouts.num_rows
-    ledger.park(header.batch_id, run_uid=header.run_uid, received=received, reason=reason, payload=batch.to_bytes())
-    return BatchOutcome(header.batch_id, received, stored=0, parked=received)
+    ledger.park(
+        ParkedBatch(
+            id=header.batch_id,
+            run_uid=header.run_uid,
+            attempt=header.attempt,
+            received=received,
+            reason=reason,
+            payload=batch.to_bytes(),
+        )
+    )
+    return BatchOutcome(header.batch_id, received, stored=0, parked=received, parked_because=reason)
 
 
 def _collisions(prepared: PreparedBatch, earlier: dict[int, EarlierGroup], prompt_ids: list[int]) -> dict[int, str]:

@@ -12,6 +12,7 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
+from rlviewer.ingest.models import ParkedBatch
 from rlviewer.launch import hosts, leases, repairs, services, supervise
 from rlviewer.launch.models import Worker
 from rlviewer.launch.services import FOREGROUND, announce_state, hint_workers, name_of
@@ -140,7 +141,10 @@ def _one_at_a_time(cursor: CursorWrapper) -> None:
 
 def index_texts() -> None:
     """Make new completions searchable."""
-    if _exists(PENDING):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT EXISTS (SELECT {PENDING})")
+        has_pending = cursor.fetchone()[0]
+    if has_pending:
         # Loads numpy, 40 MB that a worker with nothing to read does without.
         from rlviewer.search.services import index_pending
 
@@ -148,19 +152,12 @@ def index_texts() -> None:
 
 
 def adopt_orphans() -> None:
-    """Store batches that came before their run was known, now that it is."""
-    if _exists("FROM ingest_parkedbatch p JOIN runs_run r ON r.uid = p.run_uid"):
-        from rlviewer.ingest.models import ParkedBatch
-        from rlviewer.ingest.services import adopt_parked
+    """Store batches that came before their attempt was known, now that it is."""
+    if ParkedBatch.objects.adoptable().exists():
+        # Loads Arrow, as above.
+        from rlviewer.ingest.parked import adopt_parked
 
-        for run in Run.objects.filter(uid__in=ParkedBatch.objects.values("run_uid")):
-            adopt_parked(run)
-
-
-def _exists(rows: str) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT EXISTS (SELECT {rows})")
-        return bool(cursor.fetchone()[0])
+        adopt_parked()
 
 
 def mark_silent() -> None:

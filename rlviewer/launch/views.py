@@ -22,6 +22,7 @@ from rlviewer.launch.forms import SHOWN_ALGORITHM, SHOWN_TASK, LaunchForm
 from rlviewer.launch.models import Lease, Worker
 from rlviewer.launch.presets import PRESETS
 from rlviewer.runs.models import ACTIVE_STATES, Run
+from rlviewer.runs.queries.ledger import parked_batches
 from training.config import ConfigError
 
 # A worker says that it lives every few seconds; after this long it no longer counts as listening.
@@ -160,7 +161,7 @@ def run_resume(request: SignedInRequest, run_id: int) -> HttpResponse:
 @require_GET
 @login_required
 def workers(request: SignedInRequest) -> HttpResponse:
-    """Every signed-in person; runs of projects that they are not in are counted, not named."""
+    """Every signed-in person; runs of projects that they are not in are counted, not named. Site admins: parked batches."""
     now = timezone.now()
     seen = [
         {"worker": worker, "is_silent": worker.seen_at < now - timedelta(seconds=settings.SILENT_SECONDS)}
@@ -174,6 +175,13 @@ def workers(request: SignedInRequest) -> HttpResponse:
         if lease.attempt.run_id in mine
     ]
     queued = Run.objects.visible_to(request.user).filter(state="queued").count()
-    context = {"nav": "workers", "seen": seen, "held": held, "others": len(leases) - len(held), "queued": queued}
+    context = {
+        "nav": "workers",
+        "seen": seen,
+        "held": held,
+        "others": len(leases) - len(held),
+        "queued": queued,
+        "parked": parked_batches(None) if request.user.is_superuser else None,
+    }
     template = "launch/_workers.html" if request.headers.get("HX-Request") else "launch/workers.html"
     return render(request, template, context)

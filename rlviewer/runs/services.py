@@ -71,17 +71,21 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("\x00", "").split())
 
 
+def uid_of(run_dir: Path) -> UUID | None:
+    """Whose run folder it is; None when it is not named as one."""
+    try:
+        return UUID(run_dir.name)
+    except ValueError:
+        return None
+
+
 def remember_vocabulary(run_dir: Path) -> None:
     """Store the vocabulary that the trainer wrote into its run folder, named by the run's uid; one row per tokenizer.
 
     One query when the run has it or is not known here. Without the file, or with a damaged one, pages show token ids.
     """
-    path = run_dir / vocabulary.FILE_NAME
-    try:
-        uid = UUID(run_dir.name)
-    except ValueError:
-        return
-    if not path.exists() or not Run.objects.filter(uid=uid, vocabulary=None).exists():
+    path, uid = run_dir / vocabulary.FILE_NAME, uid_of(run_dir)
+    if uid is None or not path.exists() or not Run.objects.filter(uid=uid, vocabulary=None).exists():
         return
     try:
         payload = path.read_bytes()

@@ -21,8 +21,9 @@ from rlviewer.ingest import services
 from rlviewer.ingest.consistency import problems
 from rlviewer.ingest.drain import drain_spool
 from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
+from rlviewer.ingest.parked import adopt_parked
 from rlviewer.ingest.prompts import upsert_prompts
-from rlviewer.ingest.services import adopt_parked, store_batch
+from rlviewer.ingest.services import store_batch
 from rlviewer.lib.json import dumps, loads
 from rlviewer.lib.text import bytes_from_text
 from rlviewer.runs.models import Attempt, Group, MetricChunk, Prompt, Rollout, Run, Step
@@ -83,11 +84,11 @@ def test_incident_D2_rollouts_before_their_run_wait_and_join_it(project: Any) ->
         assert (outcome.received, outcome.stored, outcome.parked) == (16, 0, 16)
     assert ParkedBatch.objects.count() == 3
     back = make_run(project, uid=run.uid)
-    assert adopt_parked(back) == 3
+    assert adopt_parked() == 3
     assert ParkedBatch.objects.count() == 0
     back.refresh_from_db()
     assert (back.rollout_count, back.last_step) == (48, 2)
-    assert adopt_parked(back) == 0
+    assert adopt_parked() == 0
     assert store_batch(batches[1], source="test").was_known
 
 

@@ -5,15 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from django.db import DataError, connection
+from django.db import connection
 
-from rlviewer.ingest import services
 from rlviewer.ingest.metrics import append_metrics
-from rlviewer.ingest.models import Batch, ParkedBatch, RefusedRow
-from rlviewer.ingest.services import adopt_parked, store_batch
+from rlviewer.ingest.models import Batch, RefusedRow
+from rlviewer.ingest.services import store_batch
 from rlviewer.outbox.models import Announcement
 from rlviewer.runs.models import (
-    Attempt,
     Group,
     MetricChunk,
     Prompt,
@@ -241,35 +239,6 @@ def test_a_prompt_without_an_answer_is_another_one(run: Run) -> None:
         ("addition", None),
         ("addition", b""),
     ]
-
-
-def test_a_batch_of_an_unknown_attempt_waits_for_it(run: Run) -> None:
-    outcome = store_batch(make_batch(run, attempt=2), source="test")
-    assert (outcome.received, outcome.stored, outcome.parked) == (16, 0, 16)
-    assert adopt_parked(run) == 0
-    assert "attempt 2" in ParkedBatch.objects.get().reason
-    Attempt.objects.create(run=run, number=2)
-    assert adopt_parked(run) == 1
-    assert not ParkedBatch.objects.exists()
-    assert Step.objects.get().attempt.number == 2
-
-
-def test_a_parked_batch_that_postgres_refuses_stops_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in range(2):
-        store_batch(make_batch(run, attempt=2, step=step), source="test")
-    Attempt.objects.create(run=run, number=2)
-    real = services.store_batch
-
-    def picky(batch: RolloutBatch, **rest: str) -> object:
-        if batch.header.step == 0:
-            raise DataError("value out of range")
-        return real(batch, **rest)
-
-    monkeypatch.setattr(services, "store_batch", picky)
-    assert adopt_parked(run) == 1
-    left = ParkedBatch.objects.get()
-    assert (left.run_uid, left.reason) == (None, "value out of range")
-    assert Step.objects.get().index == 1
 
 
 def test_an_empty_batch_still_makes_its_step(run: Run) -> None:
