@@ -1,11 +1,16 @@
-"""From a step's tensors to its batch file. Whole columns at once: recording must not cost what sampling does."""
+"""From a step's tensors to its batch file. Whole columns at once: recording must not cost what sampling does.
+
+The loop makes the columns, the writer's thread does the rest. Two threads that both run Python wait for each other at every
+call; what the thread does (compressing, the checksum, the disk) leaves the interpreter to the loop.
+"""
 
 import datetime
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,26 @@ import pyarrow as pa
 from torch import Tensor
 
 from training import spool
-from training.records import GROUPS, METRICS, REWARD_SPANS, ROLLOUTS, TOKEN_COLUMNS, BatchHeader, RolloutBatch, complete
-from training.rollouts import Rollouts, ScoredRollouts
+from training.records import (
+    EXTRA_PREFIX,
+    GROUPS,
+    METRICS,
+    REWARD_SPANS,
+    ROLLOUTS,
+    TOKEN_COLUMNS,
+    BatchHeader,
+    RolloutBatch,
+)
+from training.rollouts import GENERATED, Rollouts, ScoredRollouts
 from training.tasks.base import STEP_END, OracleStep
+
+TOKEN_TYPES = {name: kind.to_pandas_dtype() for name, kind in TOKEN_COLUMNS.items()}
+# json.dumps with an option makes an encoder for every call.
+_json = json.JSONEncoder(allow_nan=False).encode
 
 
 class Recorder:
-    """Makes and writes batches on a thread of its own, in order, one at a time, while the next step already samples.
+    """Writes batches on a thread of its own, in order, one at a time, while the next step already samples.
 
     `flush` returns once everything handed over is durable; a checkpoint is written only after it.
     """
@@ -31,16 +49,18 @@ class Recorder:
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
-        self.write_seconds = 0.0  # what the batch before took on the writer's thread
+        # What the batch before took on the writer's thread: from start to end, and the processor's part of it.
+        self.write_seconds = 0.0
+        self.write_cpu_seconds = 0.0
 
-    def put(self, make: Callable[[], RolloutBatch]) -> None:
-        """Hand a batch over; waits while the one before is still being written.
+    def put(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
+        """Hand a batch over with the metrics of its step; waits while the one before is still being written.
 
         Raises:
             OSError: the batch before could not be written.
         """
         self.flush()
-        self._pending = self._writer.submit(self._write, make)
+        self._pending = self._writer.submit(self._write, batch, metrics)
 
     def flush(self) -> None:
         if self._pending is not None:
@@ -58,10 +78,12 @@ class Recorder:
         finally:
             self._writer.shutdown()
 
-    def _write(self, make: Callable[[], RolloutBatch]) -> None:
-        started = time.perf_counter()
-        spool.put(self._folder, make())
+    def _write(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        named = _table({"name": list(metrics), "value": list(metrics.values())}, METRICS)
+        spool.put(self._folder, replace(batch, metrics=named))
         self.write_seconds = time.perf_counter() - started
+        self.write_cpu_seconds = time.thread_time() - cpu_started
 
 
 def batch_header(
@@ -97,9 +119,8 @@ def make_batch(
     rollout_columns: Mapping[str, Any],
     token_columns: Mapping[str, Tensor],
     group_columns: Mapping[str, Any],
-    metrics: Mapping[str, float],
 ) -> RolloutBatch:
-    """All that is known of a step's rollouts, its groups and itself.
+    """All that is known of a step's rollouts and groups; its metrics come with `Recorder.put`, for they tell what this took.
 
     Args:
         checkpoint_step: steps trained when these rollouts were sampled.
@@ -112,7 +133,7 @@ def make_batch(
         header=header,
         rollouts=_table(columns, ROLLOUTS),
         groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUPS),
-        metrics=_table({"name": list(metrics), "value": list(metrics.values())}, METRICS),
+        metrics=METRICS.empty_table(),
         reward_spans=_table(_span_columns(scores), REWARD_SPANS),
     )
 
@@ -127,9 +148,7 @@ def _rollout_columns(
     prompts = [rollouts.prompts[prompt] for prompt in owner]
     requests = [request for request in rollouts.requests for _ in range(request.count)]
     transforms = [
-        None
-        if prompt.name == "identity"
-        else json.dumps({"name": prompt.name, "parameters": prompt.parameters}, allow_nan=False)
+        None if prompt.name == "identity" else _json({"name": prompt.name, "parameters": prompt.parameters})
         for prompt in rollouts.prompts
     ]
     return {
@@ -164,25 +183,28 @@ def _token_columns(
         "origin": rollouts.origin,
         **further,
     }
-    counted = rollouts.tokens.completion_mask.cpu().numpy()
-    offsets = np.zeros(len(counted) + 1, np.int32)
-    np.cumsum(rollouts.lengths.cpu().numpy(), out=offsets[1:])
-    flat = {name: rectangle.cpu().numpy()[counted] for name, rectangle in rectangles.items()}
-    flat["token_policy_version"] = np.where(flat["origin"] == 2, checkpoint_step, 0)
+    counted = np.flatnonzero(rollouts.tokens.completion_mask.cpu().numpy())
+    lengths = rollouts.lengths.cpu().numpy()
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    flat = {name: rectangle.cpu().numpy().ravel()[counted] for name, rectangle in rectangles.items()}
+    flat["token_policy_version"] = np.where(flat["origin"] == GENERATED, checkpoint_step, 0)
+    offsets = pa.array(ends)
     columns = {
-        name: pa.ListArray.from_arrays(
-            pa.array(offsets), pa.array(values.astype(TOKEN_COLUMNS[name].to_pandas_dtype(), copy=False))
-        )
+        name: pa.ListArray.from_arrays(offsets, pa.array(values.astype(TOKEN_TYPES.get(name, np.float32), copy=False)))
         for name, values in flat.items()
     }
-    columns["step_boundaries"] = _step_boundaries(flat["token_ids"], offsets, pieces)
+    columns["step_boundaries"] = _step_boundaries(flat["token_ids"], ends, pieces)
     return columns
 
 
 def _step_boundaries(token_ids: np.ndarray, offsets: np.ndarray, pieces: Sequence[bytes]) -> pa.Array:
     """Positions after each token that ends a step of shown work, per rollout."""
-    ends_step = np.array([STEP_END.encode() in piece for piece in pieces])
     known = np.minimum(token_ids, len(pieces) - 1)
+    # A vocabulary can have more pieces than the step has tokens.
+    used = np.flatnonzero(np.bincount(known))
+    ends_step = np.zeros(len(pieces), bool)
+    ends_step[used] = [STEP_END.encode() in pieces[token] for token in used.tolist()]
     found = np.flatnonzero(ends_step[known])
     ends = np.searchsorted(found, offsets).astype(np.int32)
     row = np.searchsorted(offsets, found, side="right") - 1
@@ -206,7 +228,7 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
         "prompt": [_bytes(prompt.text) for prompt in rollouts.prompts],
         "prompt_ids": rollouts.prompt_ids,
         "generator": [task.family for task in tasks],
-        "parameters": [json.dumps(task.params, allow_nan=False) for task in tasks],
+        "parameters": [_json(task.params) for task in tasks],
         "difficulty": [task.difficulty for task in tasks],
         "task_seed": [task.seed for task in tasks],
         "answer": [_bytes(task.answer) for task in tasks],
@@ -221,7 +243,7 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
 
 
 def _oracle_json(oracle: Sequence[OracleStep]) -> bytes:
-    return json.dumps([{"text": step.text, "start": step.start, "end": step.end} for step in oracle]).encode()
+    return _json([{"text": step.text, "start": step.start, "end": step.end} for step in oracle]).encode()
 
 
 def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:
@@ -238,11 +260,19 @@ def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:
 
 
 def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values, type=schema.field(name).type)
-        for name, values in columns.items()
-    }
-    return complete(pa.table(arrays), schema)
+    """Every column of `schema` in its order, missing ones null; further per-token columns follow."""
+    names = set(schema.names)
+    for name in columns:
+        if name.startswith(EXTRA_PREFIX):
+            schema = schema.append(pa.field(name, pa.list_(pa.float32())))
+        elif name not in names:
+            raise ValueError(f"unknown column {name!r}; a further per-token column is named {EXTRA_PREFIX}NAME")
+    rows = len(next(iter(columns.values())))
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        arrays.append(pa.nulls(rows, field.type) if values is None else pa.array(values, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -51,7 +51,18 @@ MEASURES: dict[str, Measure] = {
     "seconds_sample": Measure("sample", "seconds", "Time spent sampling completions."),
     "seconds_score": Measure("score", "seconds", "Time spent scoring them."),
     "seconds_learn": Measure("learn", "seconds", "Time spent on the policy's updates."),
-    "seconds_record": Measure("record", "seconds", "Time spent writing the batch file."),
+    "seconds_record": Measure(
+        "record",
+        "seconds",
+        "All the time recording took: making the step's batch, which holds the loop up, and writing the batch before it"
+        " beside the loop, waiting for the disk included.",
+    ),
+    "seconds_write": Measure(
+        "write", "seconds", "The part of recording that the writer's thread took beside the loop."
+    ),
+    "seconds_write_cpu": Measure(
+        "write, processor", "seconds", "Processor time in it; the rest is waiting, most of it for the disk."
+    ),
 }
 PASS_AT_K_PREFIX = "eval_pass_at_"  # noqa: S105
 
