@@ -60,7 +60,31 @@ class SamplingConfig:
     temperature: float = bounded(
         1.0, low=0, high=100, open_low=True, help="Divides the logits; the policy is trained under the same."
     )
-    engine: str = choice("torch", ("torch",), help="What samples.")
+    top_k: int = bounded(0, low=0, high=10_000_000, help="Only the k likeliest tokens are drawn; 0: all.")
+    top_p: float = bounded(
+        1.0, low=0, high=1, open_low=True, help="Only the likeliest tokens that together have this probability; 1: all."
+    )
+    min_p: float = bounded(
+        0.0, low=0, high=1, help="Only tokens with this share of the likeliest one's probability; 0: all."
+    )
+    engine: str = choice(
+        "torch",
+        ("torch", "vllm", "vllm_server"),
+        help="What samples: the policy itself, vLLM in the same process, or vLLM as a server of its own.",
+    )
+    gap_alarm: float = bounded(
+        0.0,
+        low=0,
+        help="Mean difference of sampler and policy log-probabilities, in nats, from which a step carries an alarm; "
+        "0: 0.001 for float32, 0.05 for bfloat16.",
+    )
+    max_prompt_tokens: int = bounded(
+        0, low=0, high=10_000_000, help="Longest prompt that vLLM makes room for; 0: as much as the model's context."
+    )
+    memory_fraction: float = bounded(0.4, low=0, high=1, open_low=True, help="Share of the GPU's memory for vLLM.")
+    tensor_parallel: int = bounded(1, low=1, high=64, help="GPUs that the vLLM server spreads the model over.")
+    server_devices: str = text("", help="CUDA_VISIBLE_DEVICES of the vLLM server; empty: the trainer's.")
+    server_url: str = text("", help="A vLLM server that runs already (see docs/engines.md); empty: start one.")
 
 
 @dataclass(frozen=True, slots=True)

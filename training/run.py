@@ -23,10 +23,11 @@ import torch
 
 from training import checkpoints, legality, vocabulary
 from training.advantages import ADVANTAGES, GroupAdvantages, ScoredGroups
+from training.alarms import sampler_alarm
 from training.attempt import Attempt, die_with_parent, take_folder
 from training.auxiliary import AUXILIARIES, NEED_REFERENCE
 from training.config import ConfigError, RunConfig
-from training.engines import ENGINES
+from training.engines import make_engine
 from training.engines.base import Engine
 from training.learner import (
     LearnerBatch,
@@ -45,6 +46,7 @@ from training.plans import PLANS, SampleRequest
 from training.policy import Policy, load_policy
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
+from training.records import RolloutBatch
 from training.rewards import reward_functions
 from training.rollouts import (
     Rollouts,
@@ -173,6 +175,8 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     with run.phase("learn"):
         batch = learner_batch(run, rollouts, signal)
         updates = learn_step(run, batch, step)
+        if updates:
+            run.engine.weights_changed()
         side_metrics = run.side_model.update({"rollouts": rollouts, "scores": scores, "signal": signal})
     run.rollouts += len(scores.scored)
     # A step that trained nothing leaves the baseline as it was.
@@ -340,21 +344,27 @@ def record_step(
     metrics: dict[str, float],
     started: float,
 ) -> None:
-    """Hand the step to the writer.
+    """Hand the step to the writer. `seconds_record` is for how long this keeps the loop from going on."""
+    recording = time.perf_counter()
+    run.recorder.flush()
+    header = batch_header(
+        run.uid,
+        run.attempt.number,
+        step,
+        split="train",
+        phase_seconds=run.seconds,
+        events=[
+            *([] if updates else [{"kind": "no-update", "reason": "no token counts"}]),
+            *sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype),
+        ],
+    )
+    now = time.perf_counter()
+    metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
+    metrics["seconds_write"] = run.recorder.write_seconds  # of the batch before, beside the loop
+    metrics["seconds_record"] = now - recording
+    metrics["seconds_step"] = now - started
 
-    `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
-    beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
-    """
-    with run.phase("record"):
-        run.recorder.flush()
-        header = batch_header(
-            run.uid,
-            run.attempt.number,
-            step,
-            split="train",
-            phase_seconds=run.seconds,
-            events=[] if updates else [{"kind": "no-update", "reason": "no token counts"}],
-        )
+    def make() -> RolloutBatch:
         token_columns = {
             "token_advantages": signal.weights.token_advantages,
             "token_weights": signal.weights.token_weights,
@@ -365,13 +375,13 @@ def record_step(
             token_columns["policy_logprobs"] = updates[-1].policy_logprobs
         if batch.ref_logprobs is not None:
             token_columns["ref_logprobs"] = batch.ref_logprobs
-        recorded = make_batch(
+        return make_batch(
             header,
             rollouts,
             scores,
             pieces=run.policy.pieces,
             checkpoint_step=step,
-            sample_seconds=run.seconds["sample"],
+            sample_seconds=metrics["seconds_sample"],
             rollout_columns={
                 "advantage": signal.advantage.cpu().numpy(),
                 "kept": signal.kept.cpu().numpy(),
@@ -385,13 +395,10 @@ def record_step(
                 "kept": [choice.kept for choice in signal.choices],
                 "drop_reason": [choice.drop_reason or None for choice in signal.choices],
             },
+            metrics=metrics,
         )
-    metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_write"] = run.recorder.write_seconds
-    metrics["seconds_write_cpu"] = run.recorder.write_cpu_seconds
-    metrics["seconds_record"] = run.seconds["record"] + run.recorder.write_seconds
-    metrics["seconds_step"] = time.perf_counter() - started
-    run.recorder.put(recorded, metrics)
+
+    run.recorder.put(make)
 
 
 def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
@@ -445,22 +452,25 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     progress.evaluation(checkpoint_step, metrics)
     metrics["seconds_step"] = time.perf_counter() - started
     header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds)
-    recorded = make_batch(
-        header,
-        rollouts,
-        scores,
-        pieces=run.policy.pieces,
-        checkpoint_step=checkpoint_step,
-        sample_seconds=run.seconds["sample"],
-        rollout_columns={},
-        token_columns={},
-        group_columns={
-            "sampling": [sampling_json(run)] * len(prompts),
-            "base_pass_rate": [right / samples for right in run.base_correct],
-            "base_samples": [samples] * len(prompts),
-        },
+    sample_seconds, base_correct = run.seconds["sample"], run.base_correct
+    run.recorder.put(
+        lambda: make_batch(
+            header,
+            rollouts,
+            scores,
+            pieces=run.policy.pieces,
+            checkpoint_step=checkpoint_step,
+            sample_seconds=sample_seconds,
+            rollout_columns={},
+            token_columns={},
+            group_columns={
+                "sampling": [sampling_json(run)] * len(prompts),
+                "base_pass_rate": [right / samples for right in base_correct],
+                "base_samples": [samples] * len(prompts),
+            },
+            metrics=metrics,
+        )
     )
-    run.recorder.put(recorded, metrics)
 
 
 def sampling_json(run: Run) -> str:
@@ -523,7 +533,7 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         resolved=resolved,
         policy=policy,
         reference=load_policy(config.model) if needs_reference else None,
-        engine=ENGINES[config.sampling.engine](policy),
+        engine=make_engine(policy, config, attempt.folder),
         optimizer=make_optimizer(policy, config.optimizer),
         side_model=SIDE_MODELS[resolved.parts["H10"][0]](),
         supply=supply,
@@ -568,15 +578,12 @@ def run_attempt(attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: b
             config = RunConfig.from_file(attempt.run_folder / "config.toml")
             attempt.report(steps=config.steps)
             run = prepare(config, attempt, run_uid)
-            checkpoints.discard_unfinished(checkpoint_folder(attempt))
-            first_step = resume(run) if is_resume else 0
-            attempt.report(state="running", phase="training")
-            progress = Progress(config.steps, draws_bar=draws_bar)
-            try:
-                is_finished = train(run, first_step, progress)
-            finally:
-                progress.close()
-                run.recorder.close()
+            with contextlib.closing(run.engine), contextlib.closing(run.recorder):
+                checkpoints.discard_unfinished(checkpoint_folder(attempt))
+                first_step = resume(run) if is_resume else 0
+                attempt.report(state="running", phase="training")
+                with contextlib.closing(Progress(config.steps, draws_bar=draws_bar)) as progress:
+                    is_finished = train(run, first_step, progress)
     except Exception as error:
         return report_failure(attempt, error)
     attempt.release_space()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from training.engines.base import PromptRequest, Samples, SamplingError
+from training.engines.base import ALL_TOKENS, PromptRequest, Samples, SamplingError, Truncation, check_room
 from training.policy import Policy, entropy_of
 
 # Keys and values of all rows that are sampled together stay below this.
@@ -15,8 +15,15 @@ CACHE_BYTES = 1 << 30
 class TorchSampler:
     """Samples from the module that is being trained, so its weights are never stale."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, truncation: Truncation = ALL_TOKENS) -> None:
         self.policy = policy
+        self.truncation = truncation
+
+    def weights_changed(self) -> None:
+        """Nothing to do: the weights are the policy's own."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
     @torch.no_grad()
     def sample(
@@ -27,7 +34,7 @@ class TorchSampler:
         Raises:
             SamplingError: a prompt leaves no room in the model's context, or the logits are not finite.
         """
-        self._check_room(requests, max_new_tokens)
+        check_room(requests, max_new_tokens, self.policy.context_tokens)
         generator = torch.Generator(self.policy.device).manual_seed(seed)
         return joined(
             [
@@ -38,10 +45,7 @@ class TorchSampler:
 
     def _passes(self, requests: Sequence[PromptRequest], max_new_tokens: int) -> Iterator[Sequence[PromptRequest]]:
         """Requests whose completions fit together; the completions of one request are never parted."""
-        config = self.policy.model.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        token_bytes = 2 * config.num_hidden_layers * heads * width * self.policy.model.dtype.itemsize
+        token_bytes = cache_token_bytes(self.policy)
         start = rows = longest = 0
         for number, request in enumerate(requests):
             longest = max(longest, len(request.prompt_ids))
@@ -61,6 +65,7 @@ class TorchSampler:
         start = policy.prefill(prompt_ids, prompt_mask, owner)
         cache, mask, position, logits = start.cache, start.mask, start.position, start.logits
         eos_ids = torch.tensor(sorted(policy.eos_ids), device=device)
+        greedy = torch.tensor([request.is_greedy for request in requests], device=device)[owner]
 
         rows = owner.numel()
         token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
@@ -74,7 +79,8 @@ class TorchSampler:
             probabilities = logprobs.exp()
             if not bool(probabilities.isfinite().all()):
                 raise SamplingError(f"logits of the sampler are not finite at token {column}")
-            token = torch.multinomial(probabilities, 1, generator=generator)
+            token = torch.multinomial(truncated(probabilities, self.truncation), 1, generator=generator)
+            token = torch.where(greedy[active, None], logprobs.argmax(dim=-1, keepdim=True), token)
             token_ids[active, column] = token[:, 0]
             sampler_logprobs[active, column] = logprobs.gather(-1, token)[:, 0]
             entropy[active, column] = entropy_of(logprobs)
@@ -97,13 +103,34 @@ class TorchSampler:
             token_ids[:, :longest], sampler_logprobs[:, :longest], entropy[:, :longest], lengths, is_finished
         )
 
-    def _check_room(self, requests: Sequence[PromptRequest], max_new_tokens: int) -> None:
-        room, longest = self.policy.context_tokens, max(len(request.prompt_ids) for request in requests)
-        if room is not None and longest + max_new_tokens > room:
-            raise SamplingError(
-                f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit the model's context of {room}; "
-                "lower sampling.max_new_tokens or the task's difficulty"
-            )
+
+def truncated(probabilities: Tensor, truncation: Truncation) -> Tensor:
+    """`[..., V]` probabilities with zeros at the tokens that may not be drawn; what is left is not scaled up to 1.
+
+    min_p looks at the whole distribution, then top_k cuts, then top_p cuts what top_k left, scaled up to 1: vLLM's order.
+    """
+    kept = probabilities
+    if truncation.min_p > 0:
+        floor = truncation.min_p * kept.amax(dim=-1, keepdim=True)
+        kept = torch.where(kept >= floor, kept, 0)
+    if not truncation.top_k and truncation.top_p >= 1:
+        return kept
+    falling, order = kept.sort(dim=-1, descending=True, stable=True)
+    if truncation.top_k:
+        falling = torch.where(torch.arange(falling.shape[-1], device=falling.device) < truncation.top_k, falling, 0)
+    if truncation.top_p < 1:
+        # A token stays while those before it have not reached the share.
+        before = falling.cumsum(dim=-1) - falling
+        falling = torch.where(before < truncation.top_p * falling.sum(dim=-1, keepdim=True), falling, 0)
+    return torch.zeros_like(kept).scatter(-1, order, falling)
+
+
+def cache_token_bytes(policy: Policy) -> int:
+    """Bytes of keys and values that one token takes in all layers."""
+    config = policy.model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width * policy.model.dtype.itemsize)
 
 
 def joined(parts: Sequence[Samples]) -> Samples:

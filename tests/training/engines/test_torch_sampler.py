@@ -6,8 +6,15 @@ from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PreTra
 
 from training.config import ModelConfig
 from training.engines import torch_sampler
-from training.engines.base import PromptRequest, Samples, SamplingError
-from training.engines.torch_sampler import TorchSampler, left_padded
+from training.engines.base import (
+    PromptRequest,
+    SampledRow,
+    Samples,
+    SamplingError,
+    Truncation,
+    samples_from_rows,
+)
+from training.engines.torch_sampler import TorchSampler, left_padded, truncated
 from training.policy import Policy, Tokens, load_policy
 
 PROMPTS = ["12+34=", "7*8=", "reverse abc="]
@@ -144,3 +151,65 @@ def test_what_does_not_fit_together_is_sampled_in_passes(policy: Policy, monkeyp
     prefills = [shape for shape in shapes if shape[1] > 1]
     assert prefills == [(2, 6), (1, 12)]
     assert samples.token_ids.shape[0] == len(samples.lengths) == 27
+
+
+# Falling 0.4, 0.3, 0.2, 0.1, out of order.
+FOUR = torch.tensor([[0.2, 0.4, 0.1, 0.3]])
+
+
+@pytest.mark.parametrize(
+    ("truncation", "kept"),
+    [
+        (Truncation(), [0.2, 0.4, 0.1, 0.3]),
+        (Truncation(top_k=1), [0, 0.4, 0, 0]),
+        (Truncation(top_k=3), [0.2, 0.4, 0, 0.3]),
+        (Truncation(top_k=9), [0.2, 0.4, 0.1, 0.3]),
+        # 0.4 alone does not reach the half, with 0.3 it does.
+        (Truncation(top_p=0.5), [0, 0.4, 0, 0.3]),
+        (Truncation(top_p=0.01), [0, 0.4, 0, 0]),
+        # Half of the likeliest one's probability: 0.2 is enough.
+        (Truncation(min_p=0.5), [0.2, 0.4, 0, 0.3]),
+        (Truncation(min_p=1.0), [0, 0.4, 0, 0]),
+        # top_p counts what top_k left: 0.4 is 57 % of 0.7.
+        (Truncation(top_k=2, top_p=0.57), [0, 0.4, 0, 0]),
+    ],
+)
+def test_truncation_leaves_the_tokens_it_names(truncation: Truncation, kept: list[float]) -> None:
+    torch.testing.assert_close(truncated(FOUR, truncation), torch.tensor([kept]))
+
+
+def test_truncated_sampling_draws_from_what_is_left_and_scores_all_tokens(policy: Policy) -> None:
+    asked = requests(policy, 30, 30, 30)
+    truncation = Truncation(top_k=3)
+    samples = TorchSampler(policy, truncation).sample(asked, temperature=0.8, max_new_tokens=5, seed=1)
+    assert_equals_full_forward(policy, samples, asked)
+    assert 1 < len(samples.token_ids[:30, 0].unique()) <= 3
+
+
+def test_a_greedy_request_takes_the_likeliest_token_each_time_among_sampled_ones(policy: Policy) -> None:
+    prompt = policy.encode(PROMPTS[0])
+    asked = [PromptRequest(prompt, 5), PromptRequest(prompt, 1, is_greedy=True)]
+    samples = TorchSampler(policy).sample(asked, temperature=0.8, max_new_tokens=6, seed=2)
+    assert_equals_full_forward(policy, samples, asked)
+    ids = list(prompt)
+    for token in samples.token_ids[5, : int(samples.lengths[5])].tolist():
+        with torch.no_grad():
+            assert token == int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        ids.append(token)
+    assert len({tuple(row) for row in samples.token_ids.tolist()}) > 1
+
+
+def test_rows_from_elsewhere_become_rectangles() -> None:
+    rows = [SampledRow([7, 1], [-0.5, -0.25], [1.0, 0.5]), SampledRow([9], [-2.0], [float("nan")])]
+    samples = samples_from_rows(rows, {1}, torch.device("cpu"))
+    assert samples.token_ids.tolist() == [[7, 1], [9, 0]]
+    assert samples.sampler_logprobs.tolist() == [[-0.5, -0.25], [-2.0, 0.0]]
+    assert samples.lengths.tolist() == [2, 1]
+    assert samples.is_finished.tolist() == [True, False]
+    assert samples.entropy[0].tolist() == [1.0, 0.5] and samples.entropy[1].isnan().tolist() == [True, False]
+
+
+def test_a_log_probability_that_is_not_finite_is_refused_with_its_place() -> None:
+    rows = [SampledRow([7], [-1.0], [0.1]), SampledRow([7, 8], [-1.0, float("nan")], [0.1, 0.1])]
+    with pytest.raises(SamplingError, match="nan at token 1 of row 1"):
+        samples_from_rows(rows, {1}, torch.device("cpu"))
