@@ -14,6 +14,12 @@ HOW = "send the header `Authorization: Bearer rlv_...` with a token from your ac
 USE_NOTED_EVERY = timedelta(minutes=1)
 
 
+class ApiRequest(HttpRequest):
+    """What a call behind `TokenOrSession` gets."""
+
+    auth: User
+
+
 class TokenOrSession(AuthBase):
     """Any active person. What they may see is decided by each call, from `visible_to`."""
 

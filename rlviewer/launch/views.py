@@ -9,11 +9,11 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Count, Max, Q
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from rlviewer.accounts.access import SignedInRequest, project_for, require_role
+from rlviewer.accounts.access import SignedInRequest, project_for
 from rlviewer.accounts.models import Project, Role, User
 from rlviewer.accounts.services import AccountError, create_project
 from rlviewer.launch import services
@@ -23,6 +23,7 @@ from rlviewer.launch.models import Lease, Worker
 from rlviewer.launch.presets import PRESETS
 from rlviewer.runs.models import ACTIVE_STATES, Run
 from rlviewer.runs.queries.ledger import parked_batches
+from rlviewer.runs.views import changeable_run
 from training.config import ConfigError
 
 # A worker says that it lives every few seconds; after this long it no longer counts as listening.
@@ -117,10 +118,21 @@ def _preflight(form: LaunchForm) -> dict[str, Any]:
     }
 
 
-def _asked(action: Callable[[User, Run], Any], request: SignedInRequest, run_id: int, done: str) -> HttpResponse:
-    """Do what was asked of a run, if the person is at least a member of its project, and say how it went."""
-    run = get_object_or_404(Run.objects.visible_to(request.user).select_related("project"), pk=run_id)
-    require_role(request.user, run.project, Role.MEMBER)
+# What a person may ask of a run, and what they are told when it is done.
+ASKED: dict[str, tuple[Callable[[User, Run], object], str]] = {
+    "stop": (services.stop_run, "Stopping at the end of this step, with a checkpoint."),
+    "pause": (services.pause_run, "Pausing before the next step."),
+    "continue": (services.continue_run, "Going on with the next step."),
+    "resume": (services.resume_run, "Queued as a new attempt from the newest checkpoint."),
+}
+
+
+@login_required
+@require_POST
+def run_ask(request: SignedInRequest, run_id: int, verb: str) -> HttpResponse:
+    """Members and admins of the project."""
+    run = changeable_run(request, run_id)
+    action, done = ASKED[verb]
     try:
         action(request.user, run)
     except services.RunStateError as error:
@@ -128,34 +140,6 @@ def _asked(action: Callable[[User, Run], Any], request: SignedInRequest, run_id:
     else:
         messages.success(request, done)
     return redirect("run-detail", run.id)
-
-
-@login_required
-@require_POST
-def run_stop(request: SignedInRequest, run_id: int) -> HttpResponse:
-    """Members and admins of the project."""
-    return _asked(services.stop_run, request, run_id, "Stopping at the end of this step, with a checkpoint.")
-
-
-@login_required
-@require_POST
-def run_pause(request: SignedInRequest, run_id: int) -> HttpResponse:
-    """Members and admins of the project."""
-    return _asked(services.pause_run, request, run_id, "Pausing before the next step.")
-
-
-@login_required
-@require_POST
-def run_continue(request: SignedInRequest, run_id: int) -> HttpResponse:
-    """Members and admins of the project."""
-    return _asked(services.continue_run, request, run_id, "Going on with the next step.")
-
-
-@login_required
-@require_POST
-def run_resume(request: SignedInRequest, run_id: int) -> HttpResponse:
-    """Members and admins of the project."""
-    return _asked(services.resume_run, request, run_id, "Queued as a new attempt from the newest checkpoint.")
 
 
 @require_GET

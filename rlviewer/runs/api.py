@@ -5,10 +5,11 @@ import difflib
 from typing import Annotated, Any
 
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from ninja import Path, Query, Router, Schema
 from ninja.errors import HttpError
 
+from rlviewer.accounts.api_auth import ApiRequest
 from rlviewer.accounts.models import Project, User
 from rlviewer.runs.api_schemas import (
     AttemptOut,
@@ -40,24 +41,24 @@ ARROW_BYTES = 32 * 1024 * 1024
 
 
 @router.get("/me", response=PersonOut)
-def me(request: HttpRequest) -> User:
+def me(request: ApiRequest) -> User:
     """The person that this token or session speaks for."""
-    return person(request)
+    return request.auth
 
 
 @router.get("/projects", response=Page[ProjectOut])
-def project_list(request: HttpRequest, filters: Query[PageFilters]) -> dict[str, Any]:
+def project_list(request: ApiRequest, filters: Query[PageFilters]) -> dict[str, Any]:
     """Projects you are a member of, oldest first."""
     refuse_unknown(request, filters)
-    rows = Project.objects.visible_to(person(request)).filter(pk__gt=filters.after).order_by("pk")
+    rows = Project.objects.visible_to(request.auth).filter(pk__gt=filters.after).order_by("pk")
     return page(read(rows, ProjectOut), filters.limit)
 
 
 @router.get("/runs", response=Page[RunOut])
-def run_list(request: HttpRequest, filters: Query[RunFilters]) -> dict[str, Any]:
+def run_list(request: ApiRequest, filters: Query[RunFilters]) -> dict[str, Any]:
     """Runs of your projects, newest first."""
     refuse_unknown(request, filters)
-    rows = Run.objects.visible_to(person(request)).order_by("-pk")
+    rows = Run.objects.visible_to(request.auth).order_by("-pk")
     if filters.after:
         rows = rows.filter(pk__lt=filters.after)
     wanted = {"project": filters.project, "state": filters.state, "algorithm": filters.algorithm}
@@ -66,7 +67,7 @@ def run_list(request: HttpRequest, filters: Query[RunFilters]) -> dict[str, Any]
 
 
 @router.get("/runs/{run_id}", response=RunDetail)
-def run_detail(request: HttpRequest, run_id: PathId) -> dict[str, Any]:
+def run_detail(request: ApiRequest, run_id: PathId) -> dict[str, Any]:
     """One run with its configuration, attempts and checkpoints."""
     run = visible_run(request, run_id)
     own = columns(RunDetail, without={"attempts", "checkpoints"})
@@ -78,7 +79,7 @@ def run_detail(request: HttpRequest, run_id: PathId) -> dict[str, Any]:
 
 
 @router.get("/runs/{run_id}/steps", response=Page[StepOut])
-def step_list(request: HttpRequest, run_id: PathId, filters: Query[StepFilters]) -> dict[str, Any]:
+def step_list(request: ApiRequest, run_id: PathId, filters: Query[StepFilters]) -> dict[str, Any]:
     """Statistics of each stored step, in the order they were stored."""
     refuse_unknown(request, filters)
     rows = Step.objects.filter(run=visible_run(request, run_id), pk__gt=filters.after).order_by("pk")
@@ -90,7 +91,7 @@ def step_list(request: HttpRequest, run_id: PathId, filters: Query[StepFilters])
 
 
 @router.get("/runs/{run_id}/metrics", response=Page[MetricPiece])
-def metric_list(request: HttpRequest, run_id: PathId, filters: Query[MetricFilters]) -> dict[str, Any]:
+def metric_list(request: ApiRequest, run_id: PathId, filters: Query[MetricFilters]) -> dict[str, Any]:
     """Curves by name, attempt and step, in pieces of up to 256 points."""
     refuse_unknown(request, filters)
     rows = MetricChunk.objects.filter(run=visible_run(request, run_id)).order_by("name", "attempt_id", "part")
@@ -108,7 +109,7 @@ def metric_list(request: HttpRequest, run_id: PathId, filters: Query[MetricFilte
 
 
 @router.get("/runs/{run_id}/rollouts", response=Page[RolloutOut])
-def rollout_list(request: HttpRequest, run_id: PathId, filters: Query[RolloutFilters]) -> dict[str, Any]:
+def rollout_list(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> dict[str, Any]:
     """Rollouts without their tokens, in the order they were stored."""
     refuse_unknown(request, filters)
     return page(read(rollouts_of(visible_run(request, run_id), filters), RolloutOut), filters.limit)
@@ -125,7 +126,7 @@ def rollout_list(request: HttpRequest, run_id: PathId, filters: Query[RolloutFil
         }
     },
 )
-def rollouts_arrow(request: HttpRequest, run_id: PathId, filters: Query[RolloutFilters]) -> HttpResponse:
+def rollouts_arrow(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> HttpResponse:
     """Rollouts with every token, exact to the bit. Fewer than `limit` come when they are big."""
     # numpy and Arrow are big and an idle site does not need them.
     from rlviewer.runs.arrow import rollout_stream
@@ -141,11 +142,11 @@ def rollouts_arrow(request: HttpRequest, run_id: PathId, filters: Query[RolloutF
 
 
 @router.get("/rollouts/{rollout_id}", response=RolloutDetail)
-def rollout_detail(request: HttpRequest, rollout_id: PathId) -> dict[str, Any]:
+def rollout_detail(request: ApiRequest, rollout_id: PathId) -> dict[str, Any]:
     """One rollout with its prompt, completion, every per-token array and the parts of its reward."""
     from rlviewer.runs.tokens import unpack_chunk
 
-    visible = Rollout.objects.filter(step__run__in=Run.objects.visible_to(person(request)), pk=rollout_id)
+    visible = Rollout.objects.filter(step__run__in=Run.objects.visible_to(request.auth), pk=rollout_id)
     rollout = visible.select_related("group__prompt", "chunk").first()
     if rollout is None:
         raise HttpError(404, f"There is no rollout {rollout_id} among those you may see.")
@@ -166,18 +167,14 @@ def rollout_detail(request: HttpRequest, rollout_id: PathId) -> dict[str, Any]:
     }
 
 
-def person(request: HttpRequest) -> User:
-    return request.auth  # type: ignore[attr-defined, no-any-return]
-
-
-def visible_run(request: HttpRequest, run_id: int) -> Run:
-    run = Run.objects.visible_to(person(request)).filter(pk=run_id).first()
+def visible_run(request: ApiRequest, run_id: int) -> Run:
+    run = Run.objects.visible_to(request.auth).filter(pk=run_id).first()
     if run is None:
         raise HttpError(404, f"There is no run {run_id} among those you may see; GET /api/v1/runs lists them.")
     return run
 
 
-def refuse_unknown(request: HttpRequest, filters: PageFilters) -> None:
+def refuse_unknown(request: ApiRequest, filters: PageFilters) -> None:
     """A misspelt filter would otherwise give everything."""
     known = list(type(filters).model_fields)
     for name in request.GET:

@@ -46,7 +46,7 @@ class PageFilters(Schema):
 
 class RunFilters(PageFilters):
     project: Id | None = None
-    state: Literal[tuple(RunState.values)] | None = None  # type: ignore[valid-type]
+    state: RunState | None = None
     algorithm: Sought | None = Field(None, max_length=60)
 
 

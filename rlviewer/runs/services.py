@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -36,14 +37,7 @@ def rename_run(user: User, run: Run, name: str) -> Run:
         raise RunTextError("A run needs a name.")
     if len(name) > NAME_LIMIT:
         raise RunTextError(f"A name has at most {NAME_LIMIT} characters; this one has {len(name)}.")
-    with transaction.atomic():
-        run = Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
-        if run.name != name:
-            before, run.name = run.name, name
-            run.save(update_fields=["name"])
-            record(user, "rename", f"run:{run.pk}", run.project, before=before, name=name)
-            announce_run(run.pk, run.project_id, "run-changed", name=name)
-    return run
+    return _change(user, "rename", run, name=name)
 
 
 def tag_run(user: User, run: Run, tags: Iterable[str]) -> Run:
@@ -57,13 +51,20 @@ def tag_run(user: User, run: Run, tags: Iterable[str]) -> Run:
         raise RunTextError(f"A tag has at most {TAG_LIMIT} characters; “{long[:20]}…” has {len(long)}.")
     if len(wanted) > TAGS_LIMIT:
         raise RunTextError(f"A run has at most {TAGS_LIMIT} tags; these are {len(wanted)}.")
-    with transaction.atomic():
-        run = Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
-        if run.tags != wanted:
-            before, run.tags = run.tags, wanted
-            run.save(update_fields=["tags"])
-            record(user, "tag", f"run:{run.pk}", run.project, before=before, tags=wanted)
-            announce_run(run.pk, run.project_id, "run-changed", tags=wanted)
+    return _change(user, "tag", run, tags=wanted)
+
+
+@transaction.atomic
+def _change(user: User, verb: str, run: Run, **change: Any) -> Run:
+    """Give one column another value, if it has not got it yet."""
+    run = Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
+    ((column, value),) = change.items()
+    before = getattr(run, column)
+    if before != value:
+        setattr(run, column, value)
+        run.save(update_fields=[column])
+        record(user, verb, f"run:{run.pk}", run.project, before=before, **change)
+        announce_run(run.pk, run.project_id, "run-changed", **change)
     return run
 
 

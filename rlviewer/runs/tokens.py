@@ -198,7 +198,9 @@ def _planes(name: str, flat: tuple[Any, Any, Numbers], others: dict[str, tuple[A
 
 
 def _same(first: Numbers | None, second: Numbers | None) -> bool:
-    return (first is None and second is None) or np.array_equal(first, second)  # type: ignore[arg-type]
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)
 
 
 def _zigzag(difference: Numbers) -> Numbers:
