@@ -48,6 +48,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "rlviewer.lib.csp.ContentSecurityPolicyMiddleware",
+    "rlviewer.lib.wrong_method.WrongMethodMiddleware",
     "rlviewer.lib.fragments.FragmentCacheMiddleware",
 ]
 

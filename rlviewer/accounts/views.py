@@ -86,10 +86,12 @@ def account_password(request: SignedInRequest) -> HttpResponse:
     form = PasswordForm(request.user, request.POST, auto_id="password_%s")
     if not form.is_valid():
         return _account_page(request, status=422, password_form=form)
+    is_first = request.user.password_is_temporary
     services.change_password(request.user, form.cleaned_data["new"])
     update_session_auth_hash(request, request.user)
     messages.success(request, "Password changed. Your other sessions are signed out.")
-    return redirect("account")
+    # Who has just arrived goes on to the work, not back to the form.
+    return redirect("home" if is_first else "account")
 
 
 @login_required

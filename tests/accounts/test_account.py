@@ -15,11 +15,17 @@ def test_a_new_password_ends_the_other_sessions_and_keeps_this_one(alice: User) 
     for client in (here, elsewhere):
         client.force_login(alice)
     answer = here.post("/account/password/", {"old": PASSWORD, "new": NEW})
-    assert answer.status_code == 302
+    assert answer["Location"] == "/account/"
     assert here.get("/account/").status_code == 200
     assert elsewhere.get("/account/").status_code == 302
     alice.refresh_from_db()
     assert alice.check_password(NEW) and not alice.password_is_temporary
+
+
+def test_who_replaced_the_one_time_password_goes_on_to_the_work(client: Client, alice: User) -> None:
+    User.objects.filter(pk=alice.pk).update(password_is_temporary=True)
+    client.force_login(alice)
+    assert client.post("/account/password/", {"old": PASSWORD, "new": NEW})["Location"] == "/"
 
 
 def test_errors_of_the_password_stand_beside_their_fields(client: Client, alice: User) -> None:

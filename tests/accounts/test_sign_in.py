@@ -75,7 +75,9 @@ def test_hostile_names_are_only_wrong(client: Client, db: None) -> None:
 
 def test_sign_out_needs_a_post(client: Client, alice: User) -> None:
     client.force_login(alice)
-    assert client.get("/sign-out/").status_code == 405
+    page = client.get("/sign-out/")
+    assert page.status_code == 405 and "Nothing was done" in page.content.decode() and page["Allow"] == "POST"
+    assert "Content-Security-Policy" in page.headers
     assert client.post("/sign-out/")["Location"] == "/sign-in/"
     assert client.get("/account/").status_code == 302
 
