@@ -18,6 +18,12 @@ def target_address(target: str) -> str:
     return reverse(ADDRESSES[kind], args=[number]) if kind in ADDRESSES and number.isdecimal() else ""
 
 
+@register.filter
+def audit_words(name: str) -> str:
+    """A verb or target of the audit trail as a person reads it: `set-member` and `run:12` as `set member` and `run 12`."""
+    return name.replace("-", " ").replace(":", " ")
+
+
 @register.simple_tag
 def role_in(project: Project | None, user: User) -> Role | None:
     """The person's role in the project."""
