@@ -118,6 +118,10 @@ class Run(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_over(self) -> bool:
+        return RunState(self.state).is_terminal
+
 
 class Attempt(models.Model):
     """One try of a run under a lease. A resume makes a new one."""
@@ -307,6 +311,11 @@ class RewardPart(models.Model):
     kind = models.CharField(max_length=20)  # outcome, process, format, penalty, shaping
     name = models.CharField(max_length=60, default="")
     version = models.CharField(max_length=20, default="")
+
+    @property
+    def last_token(self) -> int:
+        """The last token that it is for; `token_end` is the one after."""
+        return max(self.token_start, self.token_end - 1)
 
 
 class MetricChunk(models.Model):

@@ -140,7 +140,11 @@ def test_the_page_names_group_parts_and_neighbours(client: Client, run: Run, dja
     assert f'href="{reverse("rollout-detail", args=[rollouts[2].pk])}" data-key="n"' in page
     assert f'{reverse("step-detail", args=[run.pk, "train", 1])}" data-key="]"' in page and 'data-key="["' not in page
     assert f'<a data-carry href="{reverse("rollout-detail", args=[rollouts[1].pk])}" aria-current="page"' in page
-    assert "exact answer" in page
+    assert ">exact answer</span>" in page
+    # A part of one token names that token, not the half-open range that is stored.
+    last = rollouts[1].length_tokens - 1
+    assert f'data-range="{last}:{last + 1}">{last}</button>' in page
+    assert "<dt>cost</dt>" in page and " s</dd>" in page
 
 
 @pytest.mark.parametrize("text", [b"\x00\xff\xed\xa0\x80 \r\n", "\u202e<script>".encode(), b"", b"x" * 5_000_000])

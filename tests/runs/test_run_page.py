@@ -95,6 +95,20 @@ def test_a_viewer_reads_and_a_stranger_gets_404(client: Client, charlie: User, p
     assert run.name == "countdown"
 
 
+def test_a_run_that_ended_before_its_first_step_promises_nothing(client: Client, alice: User, project: Project) -> None:
+    client.force_login(alice)
+    run = make_run(project, state="failed", state_reason="killed")
+    for tab, words in {
+        "overview": "No rollout was stored",
+        "steps": "No step was stored",
+        "evaluation": "No evaluation was stored",
+    }.items():
+        page = get(client, run, f"?tab={tab}")
+        assert words in page and " yet</h2>" not in page and f'href="/runs/{run.pk}/?tab=log"' in page, tab
+    page = client.get(reverse("rollout-list", args=[run.pk])).content.decode()
+    assert "No rollout was stored" in page
+
+
 def test_a_run_without_steps_says_what_will_come(client: Client, alice: User, project: Project) -> None:
     client.force_login(alice)
     run = make_run(project)
@@ -156,7 +170,7 @@ def test_stats_judge_and_say_why_a_number_is_missing(client: Client, alice: User
     client.force_login(alice)
     page = get(client, run)
     assert "not recorded by this source" in page  # sampler-policy gap
-    assert "vs base" in page and "mostly all" in page
+    assert " points" in page and "mostly all" in page
     assert "Mean of the newest 5 steps: fine below" in page
 
 

@@ -12,7 +12,7 @@ from rlviewer.runs.templatetags import show
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (0.0, "0"), (7, "7"), (9999, "9999"), (12345, "12.3 k"), (0.123456, "0.123"), (1.0, "1.00"),
+        (0, "0"), (0.0, "0"), (7, "7"), (9999, "9,999"), (12345, "12.3 k"), (0.123456, "0.123"), (1.0, "1.00"),
         (99.96, "100"), (-0.5, "−0.500"), (999_950.0, "1.00 M"), (123_456_789, "123 M"), (1e-7, "1.00e−7"), (1e300, "1.00e300"),
         (math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "−∞"),
     ],
@@ -38,7 +38,8 @@ def test_signs_have_a_mark_and_a_colour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.0123, "0.0123 s"), (59.7, "1 min"), (3725, "1 h 2 min"), (90061, "1 d 1 h")]
+    ("seconds", "words"),
+    [(0.0123, "0.0123 s"), (2.0, "2 s"), (2.5, "2.50 s"), (59.7, "1 min"), (3725, "1 h 2 min"), (90061, "1 d 1 h")],
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert show.duration_words(seconds) == words

@@ -17,7 +17,7 @@ from rlviewer.lib.visible import visible_block, visible_start
 from rlviewer.runs.models import Rollout, Run, Step, StopReason, TokenChunk, Vocabulary
 from rlviewer.runs.queries.run import RolloutLine, rollout_lines
 from rlviewer.runs.queries.step import TRAIN, GroupCard, group_card
-from rlviewer.runs.templatetags.show import significant
+from rlviewer.runs.templatetags.show import duration_words, significant
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 from training import vocabulary
 from training.records import CLIP_FLAGS, ORIGINS
@@ -232,7 +232,8 @@ def shown_details(details: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, bytes):
             value = visible_start(value, 2000)
         elif isinstance(value, float):
-            value = significant(value)
+            is_time = name.endswith("_seconds")
+            name, value = name.removesuffix("_seconds"), duration_words(value) if is_time else significant(value)
         shown[name.replace("_", " ")] = value
     return shown
 

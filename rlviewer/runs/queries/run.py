@@ -230,7 +230,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
 def _pass_note(values: Sequence[float]) -> str:
     if len(values) < 2:
         return "base model" if values else ""
-    return f"{100 * (values[-1] - values[0]):+.1f} vs base".replace("-", "−")
+    return f"{100 * (values[-1] - values[0]):+.1f} points".replace("-", "−")
 
 
 def dead_note(run: Run, newest_steps: int = 20) -> str:

@@ -32,7 +32,7 @@ def significant(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     if isinstance(value, int) and abs(value) < 10_000:
-        text = str(value)
+        text = f"{value:,}"
     elif abs(value) < 1e-4 or abs(value) >= 1e15:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
@@ -116,11 +116,11 @@ def nbytes(value: int | None, reason: str = NOT_RECORDED) -> SafeString:
 
 
 def duration_words(seconds: float) -> str:
-    """`3 h 12 min`: the two largest units; below ten seconds with three digits."""
+    """`3 h 12 min`: the two largest units; below ten seconds with three digits, whole seconds without any."""
     if not math.isfinite(seconds):
         return significant(seconds)
     if abs(seconds) < 10:
-        return f"{significant(seconds)} s"
+        return f"{significant(int(seconds) if seconds == int(seconds) else seconds)} s"
     left, parts = round(seconds), []
     for size, unit in UNITS:
         if left >= size:
