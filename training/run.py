@@ -46,7 +46,6 @@ from training.plans import PLANS, SampleRequest
 from training.policy import Policy, load_policy
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
-from training.records import RolloutBatch
 from training.rewards import reward_functions
 from training.rollouts import (
     Rollouts,
@@ -344,27 +343,24 @@ def record_step(
     metrics: dict[str, float],
     started: float,
 ) -> None:
-    """Hand the step to the writer. `seconds_record` is for how long this keeps the loop from going on."""
-    recording = time.perf_counter()
-    run.recorder.flush()
-    header = batch_header(
-        run.uid,
-        run.attempt.number,
-        step,
-        split="train",
-        phase_seconds=run.seconds,
-        events=[
-            *([] if updates else [{"kind": "no-update", "reason": "no token counts"}]),
-            *sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype),
-        ],
-    )
-    now = time.perf_counter()
-    metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_write"] = run.recorder.write_seconds  # of the batch before, beside the loop
-    metrics["seconds_record"] = now - recording
-    metrics["seconds_step"] = now - started
+    """Hand the step to the writer.
 
-    def make() -> RolloutBatch:
+    `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
+    beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
+    """
+    with run.phase("record"):
+        run.recorder.flush()
+        header = batch_header(
+            run.uid,
+            run.attempt.number,
+            step,
+            split="train",
+            phase_seconds=run.seconds,
+            events=[
+                *([] if updates else [{"kind": "no-update", "reason": "no token counts"}]),
+                *sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype),
+            ],
+        )
         token_columns = {
             "token_advantages": signal.weights.token_advantages,
             "token_weights": signal.weights.token_weights,
@@ -375,13 +371,13 @@ def record_step(
             token_columns["policy_logprobs"] = updates[-1].policy_logprobs
         if batch.ref_logprobs is not None:
             token_columns["ref_logprobs"] = batch.ref_logprobs
-        return make_batch(
+        recorded = make_batch(
             header,
             rollouts,
             scores,
             pieces=run.policy.pieces,
             checkpoint_step=step,
-            sample_seconds=metrics["seconds_sample"],
+            sample_seconds=run.seconds["sample"],
             rollout_columns={
                 "advantage": signal.advantage.cpu().numpy(),
                 "kept": signal.kept.cpu().numpy(),
@@ -395,10 +391,13 @@ def record_step(
                 "kept": [choice.kept for choice in signal.choices],
                 "drop_reason": [choice.drop_reason or None for choice in signal.choices],
             },
-            metrics=metrics,
         )
-
-    run.recorder.put(make)
+    metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
+    metrics["seconds_write"] = run.recorder.write_seconds
+    metrics["seconds_write_cpu"] = run.recorder.write_cpu_seconds
+    metrics["seconds_record"] = run.seconds["record"] + run.recorder.write_seconds
+    metrics["seconds_step"] = time.perf_counter() - started
+    run.recorder.put(recorded, metrics)
 
 
 def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
@@ -452,25 +451,22 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     progress.evaluation(checkpoint_step, metrics)
     metrics["seconds_step"] = time.perf_counter() - started
     header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds)
-    sample_seconds, base_correct = run.seconds["sample"], run.base_correct
-    run.recorder.put(
-        lambda: make_batch(
-            header,
-            rollouts,
-            scores,
-            pieces=run.policy.pieces,
-            checkpoint_step=checkpoint_step,
-            sample_seconds=sample_seconds,
-            rollout_columns={},
-            token_columns={},
-            group_columns={
-                "sampling": [sampling_json(run)] * len(prompts),
-                "base_pass_rate": [right / samples for right in base_correct],
-                "base_samples": [samples] * len(prompts),
-            },
-            metrics=metrics,
-        )
+    recorded = make_batch(
+        header,
+        rollouts,
+        scores,
+        pieces=run.policy.pieces,
+        checkpoint_step=checkpoint_step,
+        sample_seconds=run.seconds["sample"],
+        rollout_columns={},
+        token_columns={},
+        group_columns={
+            "sampling": [sampling_json(run)] * len(prompts),
+            "base_pass_rate": [right / samples for right in run.base_correct],
+            "base_samples": [samples] * len(prompts),
+        },
     )
+    run.recorder.put(recorded, metrics)
 
 
 def sampling_json(run: Run) -> str:
