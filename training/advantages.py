@@ -1,9 +1,6 @@
 """H5, group to advantage: rewards `[P, G]` in, one advantage per rollout out. Pure tensor functions."""
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,6 +127,9 @@ class ScoredGroups:
     correct: Tensor  # [P, G] bool
     lengths: Tensor  # [P, G] int64, counted tokens
     running_mean: float = 0.0  # of the rewards of the steps before
+    is_greedy: Tensor | None = None  # [P, G] bool: sampled as a baseline, not to learn from
+    strata: Tensor | None = None  # [P, G] int64, equal for rollouts of one structure
+    steps_differ: Tensor | None = None  # [P] bool: the step rewards of the group are not all equal
 
     @property
     def reward_mean(self) -> float:
@@ -167,7 +167,7 @@ def baseline_advantages(groups: ScoredGroups, baseline: float) -> GroupAdvantage
     rewards, scored = groups.rewards.double(), groups.rewards.isfinite() & groups.valid
     advantage = torch.where(scored, rewards - baseline, 0)
     advantage = torch.where(advantage.abs() > TIE_TOLERANCE, advantage, 0)
-    return _described(groups, advantage, scored)
+    return described(groups, advantage, scored)
 
 
 def signed_advantages(groups: ScoredGroups, *, positive_weight: float, negative_weight: float) -> GroupAdvantages:
@@ -188,10 +188,10 @@ def signed_advantages(groups: ScoredGroups, *, positive_weight: float, negative_
         raise ValueError(f"needs rewards of 0 and 1, got {odd}; take an algorithm for graded rewards")
     advantage = torch.where(is_right, positive_weight, -negative_weight).double()
     advantage = torch.where(scored, advantage, 0)
-    return _described(groups, advantage, scored & (advantage != 0))
+    return described(groups, advantage, scored & (advantage != 0))
 
 
-def _described(groups: ScoredGroups, advantage: Tensor, kept: Tensor) -> GroupAdvantages:
+def described(groups: ScoredGroups, advantage: Tensor, kept: Tensor) -> GroupAdvantages:
     """What the groups looked like, around advantages that do not come from comparing inside them."""
     scored = groups.rewards.isfinite() & groups.valid
     count = scored.sum(dim=1)
@@ -201,58 +201,3 @@ def _described(groups: ScoredGroups, advantage: Tensor, kept: Tensor) -> GroupAd
     right, wrong = (scored & groups.correct).sum(dim=1), (scored & ~groups.correct).sum(dim=1)
     causes = _dead_causes((advantage != 0).any(dim=1), count, right, wrong, smallest=1)
     return GroupAdvantages(advantage, kept, causes, mean, torch.where(count > 0, std, torch.nan), count)
-
-
-def _group(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return group_advantages(
-        groups.rewards,
-        groups.valid,
-        correct=groups.correct,
-        divide_by_std=params["divide_by_std"],
-        ddof=params["ddof"],
-        eps=params["eps"],
-    )
-
-
-def _centred(groups: ScoredGroups) -> GroupAdvantages:
-    return group_advantages(groups.rewards, groups.valid, correct=groups.correct, divide_by_std=False)
-
-
-def _leave_one_out(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return leave_one_out_advantages(_centred(groups))
-
-
-def _max_likelihood(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return max_likelihood_advantages(_centred(groups), eps=params["eps"])
-
-
-def _no_baseline(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return baseline_advantages(groups, 0.0)
-
-
-def _batch_mean(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return baseline_advantages(groups, groups.reward_mean)
-
-
-def _running_mean(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    """`running_mean` as it was before this step; Williams 1992 with the decay of the step's mean reward."""
-    decay, before = params["baseline_decay"], groups.running_mean
-    after = before if math.isnan(groups.reward_mean) else decay * before + (1 - decay) * groups.reward_mean
-    return replace(baseline_advantages(groups, before), running_mean=after)
-
-
-def _signed(groups: ScoredGroups, params: Mapping[str, Any]) -> GroupAdvantages:
-    return signed_advantages(
-        groups, positive_weight=params["positive_weight"], negative_weight=params["negative_weight"]
-    )
-
-
-ADVANTAGES: dict[str, Callable[[ScoredGroups, Mapping[str, Any]], GroupAdvantages]] = {
-    "group": _group,
-    "leave_one_out": _leave_one_out,
-    "max_likelihood": _max_likelihood,
-    "no_baseline": _no_baseline,
-    "batch_mean": _batch_mean,
-    "running_mean": _running_mean,
-    "signed": _signed,
-}

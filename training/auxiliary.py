@@ -25,8 +25,29 @@ def ref_kl(inputs: LossInputs, params: Mapping[str, Any]) -> Tensor:
     return params["kl_coefficient"] * KL_ESTIMATORS[params["kl_estimator"]](policy, reference)
 
 
+def entropy_bonus(inputs: LossInputs, params: Mapping[str, Any]) -> Tensor:
+    """`[B, T]` minus the policy's entropy times its coefficient, so that descent raises it.
+
+    Raises:
+        ValueError: the forward pass gave no entropy.
+    """
+    if inputs.policy_entropy is None:
+        raise ValueError("entropy_bonus needs the policy's entropy with its gradient")
+    return -params["entropy_coefficient"] * torch.where(inputs.loss_mask, inputs.policy_entropy, 0)
+
+
+def drift_square(inputs: LossInputs, params: Mapping[str, Any]) -> Tensor:
+    """`[B, T]` the squared log-ratio to the sampler times its coefficient: keeps the policy near what sampled.
+
+    Source: Kimi team 2026, arXiv:2602.02276.
+    """
+    policy = torch.where(inputs.loss_mask, inputs.policy_logprobs, 0)
+    sampler = torch.where(inputs.loss_mask, inputs.sampler_logprobs, 0)
+    return params["drift_coefficient"] * (policy - sampler).square()
+
+
 AUXILIARIES: dict[str, Callable[[LossInputs, Mapping[str, Any]], Tensor]] = {
     "ref_kl": ref_kl,
+    "entropy_bonus": entropy_bonus,
+    "drift_square": drift_square,
 }
-# Entries that need log-probabilities under the frozen reference.
-NEED_REFERENCE = frozenset({"ref_kl"})

@@ -4,8 +4,6 @@ Every aggregation is a weight per rollout, worked out once over all rollouts of 
 of a micro-batch is then a plain weighted sum, and the gradients of the micro-batches add up to that of the whole.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -87,7 +85,15 @@ def aggregate(token_loss: Tensor, loss_mask: Tensor, scale: Tensor) -> Tensor:
     return (counted * scale[:, None].to(counted.dtype)).sum()
 
 
-def micro_batches(rollouts: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` rollouts that cover all of them, in order."""
-    for start in range(0, rollouts, size):
-        yield slice(start, min(start + size, rollouts))
+def micro_batches(lengths: Tensor, size: int) -> list[Tensor]:
+    """Row numbers of micro-batches of at most `size` rollouts, shortest rollouts first, so that short ones are not padded.
+
+    Args:
+        lengths: `[B]` tokens that a forward pass has to cover.
+    Returns:
+        Ascending row numbers; together they are all rows. All of them in one micro-batch where they fit.
+    """
+    if len(lengths) <= size:
+        return [torch.arange(len(lengths), device=lengths.device)] if len(lengths) else []
+    order = lengths.argsort(stable=True)
+    return [rows.sort().values for rows in order.split(size)]

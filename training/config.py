@@ -99,6 +99,9 @@ class OptimizerConfig:
     max_grad_norm: float = bounded(1.0, low=0, open_low=True, help="Gradients are scaled down to this norm.")
     updates_per_step: int = bounded(1, low=1, high=64, help="Optimiser steps on each batch of rollouts.")
     micro_batch_rollouts: int = bounded(256, low=1, high=65536, help="Rollouts per forward and backward pass.")
+    non_finite: str = choice(
+        "stop", ("stop", "skip"), help="A loss or gradient that is not finite ends the run, or leaves out the update."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,3 +30,22 @@ def kl_k3(policy_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+
+
+def adapted_coefficient(coefficient: float, kl: float, *, target: float, horizon: int, rollouts: int) -> float:
+    """The KL coefficient after a step whose mean KL was `kl`: it grows while KL is above the target, by at most a fifth.
+
+    `coefficient (1 + clip(kl / target - 1, -0.2, 0.2) rollouts / horizon)`.
+
+    Source: Ziegler et al. 2019, arXiv:1909.08593, sec. 2.2.
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return coefficient * (1 + error * rollouts / horizon)
+
+
+def adapted_entropy_coefficient(coefficient: float, entropy: float, *, target: float, step: float) -> float:
+    """The entropy coefficient after a step: up by `step` while the entropy is at most the target, else down, in 0 to 1.
+
+    Source: Skywork-OR1, arXiv:2505.22312.
+    """
+    return min(max(coefficient + (step if entropy <= target else -step), 0.0), 1.0)

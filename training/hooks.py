@@ -25,23 +25,84 @@ class Hook:
 HOOKS: dict[str, Hook] = {
     "H1": Hook("Task supply", "training.supply", ("tasks",)),
     "H2": Hook("Prompt transform", "training.transforms", ("identity",)),
-    "H3": Hook("Rollout plan", "training.plans", ("plain",)),
-    "H4": Hook("Reward and feedback", "training.rewards", ("task", "overlong_penalty"), many=True),
+    "H3": Hook("Rollout plan", "training.plans", ("plain", "with_greedy")),
+    "H4": Hook("Reward and feedback", "training.rewards", ("task", "overlong_penalty", "shorter_is_better"), many=True),
     "H5": Hook(
         "Group to advantage",
-        "training.advantages",
-        ("group", "leave_one_out", "max_likelihood", "no_baseline", "batch_mean", "running_mean", "signed"),
+        "training.estimators",
+        (
+            "group",
+            "leave_one_out",
+            "max_likelihood",
+            "no_baseline",
+            "batch_mean",
+            "running_mean",
+            "signed",
+            "critic",
+            "greedy_baseline",
+            "process",
+            "tail",
+            "best_of_k",
+            "pass_at_k",
+            "difficulty",
+            "stratified",
+        ),
     ),
-    "H6": Hook("Advantage to token weights", "training.token_weights", ("uniform", "whitened")),
+    "H6": Hook(
+        "Advantage to token weights",
+        "training.token_weights",
+        (
+            "uniform",
+            "return_to_go",
+            "gae",
+            "process",
+            "whitened",
+            "ends_first",
+            "dead_entropy",
+            "top_entropy",
+            "sampled_tokens",
+            "prefix_cut",
+            "covariance_drop",
+            "covariance_top",
+            "truncated_mismatch",
+            "bounded_mismatch",
+            "sequence_mismatch",
+        ),
+        many=True,
+    ),
     "H7": Hook(
         "Policy loss",
         "training.losses",
-        ("clipped", "reinforce", "detached_clip", "soft_gate", "geometric_mean", "divergence_masked"),
+        (
+            "clipped",
+            "reinforce",
+            "detached_clip",
+            "soft_gate",
+            "geometric_mean",
+            "divergence_masked",
+            "unclipped",
+            "trust_region",
+        ),
     ),
-    "H8": Hook("Auxiliary loss", "training.auxiliary", ("ref_kl",), many=True),
+    "H8": Hook("Auxiliary loss", "training.auxiliary", ("ref_kl", "entropy_bonus", "drift_square"), many=True),
     "H9": Hook("Prompt and batch selection", "training.selection", ("uniform", "mixed_only")),
-    "H10": Hook("Side model", "training.side_models", ("none",)),
+    "H10": Hook("Side model", "training.side_models", ("none", "critic")),
 }
+# What an entry reads that not every step has; a run works out what any of its entries needs.
+NEEDS: dict[tuple[str, str], str] = {
+    ("H6", "gae"): "values",
+    ("H6", "truncated_mismatch"): "recomputed_logprobs",
+    ("H6", "bounded_mismatch"): "recomputed_logprobs",
+    ("H6", "sequence_mismatch"): "recomputed_logprobs",
+    ("H8", "ref_kl"): "ref_logprobs",
+    ("H8", "entropy_bonus"): "policy_entropy",
+}
+
+
+def needs(parts: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Columns that the entries read and that cost a pass of their own."""
+    named = ((hook, entry) for hook, entries in parts.items() for entry in entries)
+    return frozenset(NEEDS[part] for part in named if part in NEEDS)
 
 
 def merge_parts(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,11 +10,14 @@ from torch import Tensor
 
 from training.batching import aggregate, micro_batches, rollout_scale
 from training.config import OptimizerConfig
-from training.losses import LossInputs, PolicyLoss
+from training.losses import MASKED, LossInputs, PolicyLoss
 from training.policy import Policy, Tokens
 
 LossFunction = Callable[[LossInputs, Mapping[str, Any]], PolicyLoss]
 AuxiliaryFunction = Callable[[LossInputs, Mapping[str, Any]], Tensor]
+
+# An error names so many completions.
+TOLD_ROLLOUTS = 5
 
 
 class NonFiniteError(ArithmeticError):
@@ -28,6 +31,7 @@ class Objective:
     policy_loss: LossFunction
     auxiliary: Mapping[str, AuxiliaryFunction]
     params: Mapping[str, Any]
+    needs_entropy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,37 @@ class LearnerBatch:
     token_advantages: Tensor
     token_weights: Tensor
     loss_mask: Tensor  # bool
-    ref_logprobs: Tensor | None
+    ref_logprobs: Tensor | None = None
+    recomputed_logprobs: Tensor | None = None
+    selected: Tensor | None = None  # bool
+    forward_tokens: Tensor | None = None  # [B] int64; behind so many tokens nothing is needed. None: all are
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64: tokens that a forward pass has to cover."""
+        sampled = self.tokens.completion_mask.sum(dim=1)
+        return sampled if self.forward_tokens is None else sampled.minimum(self.forward_tokens)
+
+    def rows(self, rows: Tensor) -> "LearnerBatch":
+        """Some rollouts, as wide as the longest of them has to be."""
+        lengths = self.lengths[rows]
+        reach = torch.arange(self.loss_mask.shape[1], device=lengths.device) < self.lengths[:, None]
+        tokens = replace(self.tokens, completion_mask=self.tokens.completion_mask & reach).rows(rows)
+        width = tokens.completion_ids.shape[1]
+
+        def part(rectangle: Tensor | None) -> Tensor | None:
+            return None if rectangle is None else rectangle[rows, :width]
+
+        return LearnerBatch(
+            tokens=tokens,
+            sampler_logprobs=self.sampler_logprobs[rows, :width],
+            token_advantages=self.token_advantages[rows, :width],
+            token_weights=self.token_weights[rows, :width],
+            loss_mask=self.loss_mask[rows, :width],
+            ref_logprobs=part(self.ref_logprobs),
+            recomputed_logprobs=part(self.recomputed_logprobs),
+            selected=part(self.selected),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +84,11 @@ class Update:
     loss_parts: dict[str, float]  # policy, and each auxiliary by name
     grad_norm: float  # before it was scaled down
     learning_rate: float
-    policy_logprobs: Tensor  # [B, T] nats
+    policy_logprobs: Tensor  # [B, T] nats; NaN where no forward pass went
     importance_ratio: Tensor  # [B, T]
     clip_flag: Tensor  # [B, T] uint8
     clamped_tokens: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the way the step was made
 
 
 def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -72,13 +107,13 @@ def learning_rate_at(config: OptimizerConfig, step: int) -> float:
     return config.learning_rate * min(1.0, (step + 1) / max(config.warmup_steps, 1))
 
 
-def reference_logprobs(reference: Policy, tokens: Tokens, *, temperature: float, micro_batch: int) -> Tensor:
-    """`[B, T]` nats under the frozen reference."""
+def logprobs_under(policy: Policy, tokens: Tokens, *, temperature: float, micro_batch: int) -> Tensor:
+    """`[B, T]` nats of the completions' tokens under the weights of `policy` as they are, without gradient."""
     out = torch.zeros(tokens.completion_ids.shape, device=tokens.completion_ids.device)
     with torch.no_grad():
-        for rows in micro_batches(len(out), micro_batch):
+        for rows in micro_batches(tokens.completion_mask.sum(dim=1), micro_batch):
             part = tokens.rows(rows)
-            out[rows, : part.completion_ids.shape[1]] = reference.score(part, temperature=temperature).logprobs
+            out[rows, : part.completion_ids.shape[1]] = policy.score(part, temperature=temperature).logprobs
     return out
 
 
@@ -98,6 +133,31 @@ def update_policy(
     Raises:
         NonFiniteError: log-probabilities, loss or gradient are not finite; the weights are as before.
     """
+    optimizer.zero_grad(set_to_none=True)
+    found = accumulate_gradient(policy, batch, objective, config, temperature=temperature, where=where)
+    grad_norm = torch.nn.utils.clip_grad_norm_(list(policy.model.parameters()), config.max_grad_norm).item()
+    if not math.isfinite(grad_norm):
+        raise NonFiniteError(f"the gradient of {_first_non_finite(policy)} is not finite {where}")
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    return replace(found, grad_norm=grad_norm, learning_rate=learning_rate)
+
+
+def accumulate_gradient(
+    policy: Policy,
+    batch: LearnerBatch,
+    objective: Objective,
+    config: OptimizerConfig,
+    *,
+    temperature: float,
+    where: str,
+) -> Update:
+    """The gradient of the whole batch, added to the parameters' own; what the forward passes saw on the way.
+
+    Raises:
+        NonFiniteError: log-probabilities or loss are not finite.
+    """
     scale = rollout_scale(
         batch.loss_mask,
         objective.params["aggregation"],
@@ -105,42 +165,35 @@ def update_policy(
         constant_tokens=objective.params["constant_tokens"],
     )
     shape = batch.loss_mask.shape
-    policy_logprobs = torch.zeros(shape, device=batch.loss_mask.device)
+    policy_logprobs = torch.full(shape, torch.nan, device=batch.loss_mask.device)
     importance_ratio = torch.ones_like(policy_logprobs)
-    clip_flag = torch.full(shape, 3, dtype=torch.uint8, device=policy_logprobs.device)
+    clip_flag = torch.full(shape, MASKED, dtype=torch.uint8, device=policy_logprobs.device)
     loss_parts = dict.fromkeys(("policy", *objective.auxiliary), 0.0)
     clamped_tokens = 0
-    optimizer.zero_grad(set_to_none=True)
-    for rows in micro_batches(shape[0], config.micro_batch_rollouts):
-        tokens = batch.tokens.rows(rows)
-        inputs = _loss_inputs(policy, tokens, batch, rows, temperature)
+    for rows in micro_batches(batch.lengths, config.micro_batch_rollouts):
+        inputs = loss_inputs(policy, batch.rows(rows), temperature, with_entropy=objective.needs_entropy)
         part = objective.policy_loss(inputs, objective.params)
-        losses = {"policy": aggregate(part.token_loss, inputs.loss_mask, scale[rows])}
-        for name, term in objective.auxiliary.items():
-            losses[name] = aggregate(term(inputs, objective.params), inputs.loss_mask, scale[rows])
-        total: Tensor = torch.stack(list(losses.values())).sum()
+        token_losses = {"policy": part.token_loss}
+        token_losses |= {name: term(inputs, objective.params) for name, term in objective.auxiliary.items()}
+        losses = {name: aggregate(loss, inputs.loss_mask, scale[rows]) for name, loss in token_losses.items()}
+        _check_logprobs(inputs, batch.tokens.owner, rows, where)
+        for name, value in losses.items():
+            loss_parts[name] += value.item()
+            if not math.isfinite(loss_parts[name]):
+                bad = (inputs.loss_mask & ~token_losses[name].isfinite()).any(dim=1)
+                culprits = _completions(batch.tokens.owner, rows[bad] if bool(bad.any()) else rows)
+                raise NonFiniteError(f"the {name} loss is {loss_parts[name]} {where}, in {culprits}")
         width = inputs.loss_mask.shape[1]
         policy_logprobs[rows, :width] = inputs.policy_logprobs.detach()
         importance_ratio[rows, :width] = part.importance_ratio
         clip_flag[rows, :width] = part.clip_flag
         clamped_tokens += part.clamped_tokens
-        _check_logprobs(inputs, where)
-        for name, value in losses.items():
-            loss_parts[name] += value.item()
-            _check(loss_parts[name], f"the {name} loss", where)
-        total.backward()
-    parameters = list(policy.model.parameters())
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()
-    if not math.isfinite(grad_norm):
-        raise NonFiniteError(f"the gradient of {_first_non_finite(policy)} is not finite {where}")
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
+        torch.stack(list(losses.values())).sum().backward()
     return Update(
         loss=sum(loss_parts.values()),
         loss_parts=loss_parts,
-        grad_norm=grad_norm,
-        learning_rate=learning_rate,
+        grad_norm=math.nan,
+        learning_rate=math.nan,
         policy_logprobs=policy_logprobs,
         importance_ratio=importance_ratio,
         clip_flag=clip_flag,
@@ -148,31 +201,42 @@ def update_policy(
     )
 
 
-def _loss_inputs(policy: Policy, tokens: Tokens, batch: LearnerBatch, rows: slice, temperature: float) -> LossInputs:
-    width = tokens.completion_ids.shape[1]
+def loss_inputs(policy: Policy, batch: LearnerBatch, temperature: float, *, with_entropy: bool) -> LossInputs:
+    """What the losses are given of a micro-batch, with the policy's gradient."""
+    scores = policy.score(batch.tokens, temperature=temperature, with_entropy=with_entropy)
     return LossInputs(
-        policy_logprobs=policy.score(tokens, temperature=temperature).logprobs,
-        sampler_logprobs=batch.sampler_logprobs[rows, :width],
-        token_advantages=batch.token_advantages[rows, :width],
-        token_weights=batch.token_weights[rows, :width],
-        loss_mask=batch.loss_mask[rows, :width],
-        ref_logprobs=None if batch.ref_logprobs is None else batch.ref_logprobs[rows, :width],
+        policy_logprobs=scores.logprobs,
+        sampler_logprobs=batch.sampler_logprobs,
+        token_advantages=batch.token_advantages,
+        token_weights=batch.token_weights,
+        loss_mask=batch.loss_mask,
+        recomputed_logprobs=batch.recomputed_logprobs,
+        ref_logprobs=batch.ref_logprobs,
+        selected=batch.selected,
+        policy_entropy=scores.entropy,
     )
 
 
-def _check_logprobs(inputs: LossInputs, where: str) -> None:
-    counted = inputs.policy_logprobs.detach()[inputs.loss_mask]
-    bad = ~counted.isfinite()
+def _check_logprobs(inputs: LossInputs, owner: Tensor, rows: Tensor, where: str) -> None:
+    bad = inputs.loss_mask & ~inputs.policy_logprobs.detach().isfinite()
     if bool(bad.any()):
+        first = inputs.policy_logprobs.detach()[bad][0].item()
         raise NonFiniteError(
-            f"policy_logprobs are not finite {where}: {int(bad.sum())} of {counted.numel()} counted tokens, "
-            f"the first is {counted[bad][0].item()}"
+            f"policy_logprobs are not finite {where}: {int(bad.sum())} of {int(inputs.loss_mask.sum())} counted tokens, "
+            f"the first is {first}, in {_completions(owner, rows[bad.any(dim=1)])}"
         )
 
 
-def _check(value: float, name: str, where: str) -> None:
-    if not math.isfinite(value):
-        raise NonFiniteError(f"{name} is {value} {where}")
+def _completions(owner: Tensor, rows: Tensor) -> str:
+    """Names the first of `rows` as a reader finds them: by their prompt in the step and their number in its group."""
+    first_of_prompt = torch.searchsorted(owner, owner[rows])
+    named = [
+        f"completion {row - first} of prompt {prompt}"
+        for row, first, prompt in zip(rows.tolist(), first_of_prompt.tolist(), owner[rows].tolist(), strict=True)
+    ]
+    return ", ".join(named[:TOLD_ROLLOUTS]) + (
+        f" and {len(named) - TOLD_ROLLOUTS} more" if len(named) > TOLD_ROLLOUTS else ""
+    )
 
 
 def _first_non_finite(policy: Policy) -> str:

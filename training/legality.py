@@ -4,16 +4,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.config import BUILTIN_MODEL, ConfigError, RunConfig
-from training.hooks import merge_parts
+from training.hooks import HOOKS, merge_parts, needs
 from training.params import check_params, unknown
-from training.recipes import RECIPES, Recipe
+from training.recipes import PRESETS, RECIPES, Recipe, named
 from training.recipes.knobs import knobs_of
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 
 # Entries of H5 that compare the completions of a prompt.
-GROUP_RELATIVE = frozenset({"group", "leave_one_out", "max_likelihood"})
+GROUP_RELATIVE = frozenset(
+    {
+        "group",
+        "leave_one_out",
+        "max_likelihood",
+        "process",
+        "tail",
+        "best_of_k",
+        "pass_at_k",
+        "difficulty",
+        "stratified",
+    }
+)
+# Entries of H5 that leave an advantage in the reward's own unit, reward minus baseline.
+UNSCALED = frozenset({"leave_one_out", "no_baseline", "batch_mean", "running_mean", "greedy_baseline"})
+# Entries of H5 that need the outcome as it was judged, without anything taken from it.
+NEED_PLAIN_REWARDS = frozenset({"signed", "max_likelihood", "tail", "pass_at_k"})
+# Entries of H6 that work out advantages anew, and so come first and alone.
+ESTIMATORS = frozenset({"return_to_go", "gae", "process"})
+# Entries of H6 that correct for the sampling engine; one is enough.
+CORRECTIONS = frozenset({"truncated_mismatch", "bounded_mismatch", "sequence_mismatch"})
+# Entries of H6 that give the tokens of a completion the same.
+SAME_FOR_ALL_TOKENS = frozenset({"uniform", "whitened"})
 # Above this the held-out tasks are counted when the run starts, not while a person waits for the form.
 QUICK_HELD_OUT = 2000
 
@@ -27,6 +49,7 @@ class Resolved:
     parts: dict[str, tuple[str, ...]]  # entries per hook
     family: TaskFamily
     task_params: dict[str, Any]
+    needs: frozenset[str]  # columns that cost a pass of their own
 
 
 def resolve(config: RunConfig) -> Resolved:
@@ -35,19 +58,23 @@ def resolve(config: RunConfig) -> Resolved:
     Raises:
         ConfigError: a name is unknown or a parameter out of bounds.
     """
-    if config.algorithm not in RECIPES:
-        raise ConfigError("algorithm", unknown(config.algorithm, RECIPES, "algorithm"))
-    recipe = RECIPES[config.algorithm]
+    recipe = named(config.algorithm)
+    if recipe is None:
+        raise ConfigError("algorithm", unknown(config.algorithm, {**RECIPES, **PRESETS}, "algorithm"))
     parts = merge_parts(recipe.parts, config.hooks)
     params = check_params(knobs_of(parts, recipe.defaults), config.algorithm_params, where="algorithm_params")
     params["constant_tokens"] = params["constant_tokens"] or config.sampling.max_new_tokens
     if "overlong_limit_tokens" in params:
         limit = params["overlong_limit_tokens"] = params["overlong_limit_tokens"] or config.sampling.max_new_tokens
         params["overlong_buffer_tokens"] = params["overlong_buffer_tokens"] or max(limit // 5, 1)
-    if params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
+    needed = needs(parts)
+    if params["kl_coefficient"] and params["kl_place"] == "reward":
+        needed |= {"ref_logprobs"}
+    elif params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
         parts["H8"] = (*parts["H8"], "ref_kl")
+        needed = needs(parts)
     family = catalog.resolve(config.task.name)
-    return Resolved(recipe, params, parts, family, catalog.make_params(family, config.task.params))
+    return Resolved(recipe, params, parts, family, catalog.make_params(family, config.task.params), needed)
 
 
 def check(config: RunConfig) -> None:
@@ -59,6 +86,8 @@ def check(config: RunConfig) -> None:
     resolved = resolve(config)
     _check_reward(config, resolved)
     _check_advantage(config, resolved)
+    _check_token_weights(config, resolved)
+    _check_side_model(resolved)
     _check_loss(config, resolved)
     _check_kl(config, resolved)
     _check_schedule(config)
@@ -98,15 +127,78 @@ def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError("hooks.H9", f"mixed_only drops groups that {resolved.recipe.title} learns from; take uniform")
     if advantage == "signed" and not params["positive_weight"] and not params["negative_weight"]:
         raise ConfigError("algorithm_params.positive_weight", "both weights are 0, so nothing would train; raise one")
-    if resolved.parts["H6"] != ("whitened",):
+    if advantage in ("best_of_k", "pass_at_k") and params["pass_k"] > config.sampling.group_size:
+        raise ConfigError(
+            "algorithm_params.pass_k",
+            f"must be at most the completions per prompt ({config.sampling.group_size}), got {params['pass_k']}",
+        )
+    if advantage == "pass_at_k" and params["pass_k"] == config.sampling.group_size:
+        raise ConfigError(
+            "algorithm_params.pass_k",
+            f"every draw of all {config.sampling.group_size} completions of a mixed group holds a right one, so nothing "
+            "would train; take fewer",
+        )
+    if (advantage == "greedy_baseline") != (resolved.parts["H3"] == ("with_greedy",)):
+        raise ConfigError(
+            "hooks.H3", "greedy_baseline of H5 and with_greedy of H3 need each other; set both or neither"
+        )
+    if "whitened" not in resolved.parts["H6"]:
         return
-    if advantage in ("signed", "max_likelihood"):
+    if advantage in ("signed", "max_likelihood", "tail", "best_of_k", "pass_at_k", "stratified", "process"):
         raise ConfigError("hooks.H6", f"whitening would undo the scale of H5's {advantage}; take uniform")
-    if advantage == "group" and params["divide_by_std"]:
+    if advantage in ("group", "difficulty") and params["divide_by_std"]:
         raise ConfigError(
             "algorithm_params.divide_by_std",
             "whitening over the batch would scale a second time; set it to false, or hooks.H6 to uniform",
         )
+
+
+def _check_token_weights(config: RunConfig, resolved: Resolved) -> None:
+    chain, advantage, loss = resolved.parts["H6"], resolved.parts["H5"][0], resolved.parts["H7"][0]
+    order = [entry for entry in HOOKS["H6"].entries if entry in chain]
+    if list(chain) != order:
+        raise ConfigError("hooks.H6", f"its entries work one after another in the order {', '.join(order)}; write that")
+    if not chain:
+        raise ConfigError("hooks.H6", "names no entry; take uniform")
+    for kind, why in (
+        (ESTIMATORS, "each works out the advantages anew"),
+        (CORRECTIONS, "each corrects the same mismatch, so it would be corrected twice"),
+    ):
+        if len(found := [entry for entry in chain if entry in kind]) > 1:
+            raise ConfigError("hooks.H6", f"{' and '.join(found)}: {why}; name one")
+    if "return_to_go" in chain and advantage not in UNSCALED:
+        raise ConfigError(
+            "hooks.H6",
+            f"return_to_go takes the baseline of H5, which {advantage} has scaled; take one of {', '.join(sorted(UNSCALED))}",
+        )
+    if ("process" in chain) != (advantage == "process"):
+        raise ConfigError("hooks.H6", "process of H5 and process of H6 need each other; set both or neither")
+    if "covariance_top" in chain and loss != "unclipped":
+        raise ConfigError("hooks.H7", f"covariance_top picks tokens for the loss unclipped, {loss} would ignore them")
+    if loss == "divergence_masked" and (found := [entry for entry in chain if entry in CORRECTIONS]):
+        raise ConfigError(
+            "hooks.H6",
+            f"divergence_masked has its ratio against the sampler, so {found[0]} would correct twice; take uniform",
+        )
+    if CORRECTIONS.intersection(chain) and (
+        config.sampling.top_k or config.sampling.top_p < 1 or config.sampling.min_p > 0
+    ):
+        raise ConfigError(
+            "hooks.H6",
+            "with top_k, top_p or min_p tokens come from another distribution than their log-probabilities say, so a "
+            "mismatch cannot be corrected; sample from all tokens, or take uniform",
+        )
+
+
+def _check_side_model(resolved: Resolved) -> None:
+    wanted = {
+        "hooks.H10": resolved.parts["H10"] == ("critic",),
+        "hooks.H5": resolved.parts["H5"] == ("critic",),
+        "hooks.H6": "gae" in resolved.parts["H6"],
+    }
+    if len(set(wanted.values())) > 1:
+        missing = next(key for key, is_there in wanted.items() if not is_there)
+        raise ConfigError(missing, "critic of H10, critic of H5 and gae of H6 work together; set all three or none")
 
 
 def _check_loss(config: RunConfig, resolved: Resolved) -> None:
@@ -117,9 +209,21 @@ def _check_loss(config: RunConfig, resolved: Resolved) -> None:
             f"{resolved.recipe.title} has no importance ratio, so a batch is right for one update only; "
             f"take 1, or clipped for hooks.H7; got {config.optimizer.updates_per_step}",
         )
+    if loss == "trust_region" and (config.optimizer.updates_per_step > 1 or resolved.parts["H8"]):
+        raise ConfigError(
+            "optimizer.updates_per_step" if config.optimizer.updates_per_step > 1 else "hooks.H8",
+            f"{resolved.recipe.title} makes one step a batch, by the surrogate alone; take 1 update and no further loss",
+        )
     if 0 < params.get("dual_clip", 0) <= 1:
         raise ConfigError("algorithm_params.dual_clip", f"must be above 1, or 0 for none; got {params['dual_clip']}")
     is_whole = loss == "geometric_mean" or params.get("ratio_level") in ("sequence_mean", "sequence_sum")
+    uneven = [entry for entry in resolved.parts["H6"] if entry not in SAME_FOR_ALL_TOKENS]
+    if is_whole and uneven and not (uneven == ["truncated_mismatch"] and params["mismatch_level"] != "token"):
+        raise ConfigError(
+            "hooks.H6",
+            f"{uneven[0]} gives tokens of a completion unlike signals, which a loss of whole completions cannot take; "
+            "take uniform, or a token-level loss such as gspo_token's",
+        )
     if is_whole and params["aggregation"] != "rollout_mean":
         raise ConfigError(
             "algorithm_params.aggregation",
@@ -129,11 +233,22 @@ def _check_loss(config: RunConfig, resolved: Resolved) -> None:
 
 
 def _check_kl(config: RunConfig, resolved: Resolved) -> None:
-    if "ref_kl" not in resolved.parts["H8"]:
+    params, is_in_loss = resolved.params, "ref_kl" in resolved.parts["H8"]
+    if params["kl_target"] and not params["kl_coefficient"]:
+        raise ConfigError("algorithm_params.kl_coefficient", "kl_target adapts it, so it must start above 0")
+    if params["kl_place"] == "reward" and params["kl_coefficient"]:
+        if is_in_loss:
+            raise ConfigError("hooks.H8", "the KL is in the reward already; take ref_kl out, or set kl_place to loss")
+        if resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
+            raise ConfigError(
+                "algorithm_params.kl_place",
+                f"{resolved.recipe.title} needs the reward as it was judged; set kl_place to loss",
+            )
+    if not is_in_loss:
         return
-    if resolved.params["kl_estimator"] == "k1":
+    if params["kl_estimator"] == "k1":
         raise ConfigError("algorithm_params.kl_estimator", "k1 as a loss has zero expected gradient; take k2 or k3")
-    if not resolved.params["kl_coefficient"]:
+    if not params["kl_coefficient"]:
         raise ConfigError("algorithm_params.kl_coefficient", "hooks.H8 names ref_kl, so it must be above 0")
 
 

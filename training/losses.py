@@ -86,6 +86,7 @@ def clipped_policy_loss(
     clip_high: float = 0.2,
     level: str = "token",
     dual_clip: float = 0.0,
+    drift_limit: float = 0.0,
 ) -> PolicyLoss:
     """`-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)` with ratio = exp(policy - sampler) at `level`.
 
@@ -101,11 +102,13 @@ def clipped_policy_loss(
         level: of `importance_ratio`. A ratio of the whole completion takes one advantage per rollout and wants the
             `rollout_mean` of the tokens, each of which carries the rollout's loss.
         dual_clip: a ratio above 1; 0: none.
+        drift_limit: nats; a rollout with A < 0 whose mean of log sampler - log policy is above it loses its gradient, flagged
+            low; 0: none.
     Raises:
         ValueError: the shapes differ or are not 2-D, a bound is negative, a dual clip is not above 1, or the advantage
             varies inside a rollout whose ratio does not.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; bounds apart as in Yu et al. 2025, arXiv:2503.14476; dual clip: Ye
-    et al. 2020, arXiv:1912.09729.
+    et al. 2020, arXiv:1912.09729; drift limit: DeepSeek-V3.2 2025, arXiv:2512.02556.
     """
     _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
     if clip_low < 0 or clip_high < 0:
@@ -125,7 +128,38 @@ def clipped_policy_loss(
         floor = torch.where(advantages < 0, dual_clip * advantages, -torch.inf)
         is_high |= smaller < floor
         smaller = torch.maximum(smaller, floor)
+    if drift_limit:
+        tokens = found.counts.sum(dim=1, keepdim=True).clamp(min=1)
+        drift = -found.log_ratio.detach().sum(dim=1, keepdim=True) / tokens
+        is_dropped = (drift > drift_limit) & (advantages < 0)
+        smaller, is_low, is_high = torch.where(is_dropped, 0, smaller), is_low | is_dropped, is_high & ~is_dropped
     return _policy_loss(found, -smaller, is_high, is_low)
+
+
+def unclipped_loss(
+    policy_logprobs: Tensor,
+    sampler_logprobs: Tensor,
+    token_advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    selected: Tensor | None = None,
+    penalty: float = 1.0,
+) -> PolicyLoss:
+    """`-ratio A`, plus `penalty |log ratio|` at `selected` tokens (KL-Cov). Nothing is clipped.
+
+    Args:
+        selected: `[B, T]` bool; None: no token.
+        penalty: per nat.
+    Raises:
+        ValueError: the shapes differ or are not 2-D.
+    Source: Cui et al. 2025, arXiv:2505.22617.
+    """
+    _check_shapes(policy_logprobs, sampler_logprobs, token_advantages, loss_mask)
+    found = importance_ratio(policy_logprobs, sampler_logprobs, loss_mask)
+    loss = -found.ratio * _counted(token_advantages, found)
+    if selected is not None:
+        loss = loss + torch.where(selected & found.counts, penalty * found.log_ratio.abs(), 0)
+    return _policy_loss(found, loss)
 
 
 def reinforce_loss(
@@ -343,6 +377,8 @@ class LossInputs:
     loss_mask: Tensor  # bool
     recomputed_logprobs: Tensor | None = None  # nats
     ref_logprobs: Tensor | None = None  # nats
+    selected: Tensor | None = None  # bool; tokens that H6 picked for the loss to treat apart
+    policy_entropy: Tensor | None = None  # nats, with gradient
 
 
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -361,7 +397,17 @@ def _clipped(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
         clip_high=params["clip_high"],
         level=params["ratio_level"],
         dual_clip=params["dual_clip"],
+        drift_limit=params["drift_limit"],
     )
+
+
+def _unclipped(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
+    return unclipped_loss(*_proximal(inputs), selected=inputs.selected, penalty=params["selected_penalty"])
+
+
+def _trust_region(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
+    """What the trust-region step improves; its size is limited by the step, not by the loss."""
+    return unclipped_loss(*_proximal(inputs))
 
 
 def _reinforce(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
@@ -404,4 +450,6 @@ LOSSES: dict[str, Callable[[LossInputs, Mapping[str, Any]], PolicyLoss]] = {
     "soft_gate": _soft_gate,
     "geometric_mean": _geometric_mean,
     "divergence_masked": _divergence_masked,
+    "unclipped": _unclipped,
+    "trust_region": _trust_region,
 }

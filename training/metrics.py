@@ -10,6 +10,7 @@ from training.advantages import GroupAdvantages
 from training.divergences import kl_k1, kl_k3
 from training.learner import LearnerBatch, Update
 from training.losses import ratio_statistics
+from training.mismatch import effective_sample_share
 from training.rollouts import Rollouts, ScoredRollouts
 
 
@@ -38,7 +39,8 @@ def training_metrics(
 
 
 def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str, float]:
-    first, last, mask = updates[0], updates[-1], batch.loss_mask
+    first, last = updates[0], updates[-1]
+    mask = batch.loss_mask & last.policy_logprobs.isfinite()
     ratios = ratio_statistics(last.importance_ratio, last.clip_flag)
     metrics = {
         "loss": math.fsum(update.loss for update in updates) / len(updates),
@@ -55,10 +57,18 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
         "ratio_clamped_tokens": float(last.clamped_tokens),
         "sampler_policy_gap": counted_mean((first.policy_logprobs - batch.sampler_logprobs).abs(), mask),
     }
+    metrics |= last.metrics
     if len(last.loss_parts) > 1:
         metrics |= {f"loss_{name}": value for name, value in last.loss_parts.items()}
     if batch.ref_logprobs is not None:
+        metrics["ref_kl_k1"] = counted_mean(kl_k1(last.policy_logprobs, batch.ref_logprobs), mask)
         metrics["ref_kl_k3"] = counted_mean(kl_k3(last.policy_logprobs, batch.ref_logprobs), mask)
+    if batch.recomputed_logprobs is not None:
+        gap = batch.recomputed_logprobs - batch.sampler_logprobs
+        metrics["mismatch_mean"] = counted_mean(gap.abs(), batch.loss_mask)
+        metrics["mismatch_max"] = gap[batch.loss_mask].abs().max().item()
+        metrics["mismatch_dropped_share"] = counted_mean((batch.token_weights == 0).double(), batch.loss_mask)
+        metrics["effective_sample_share"] = effective_sample_share(batch.token_weights, batch.loss_mask)
     return metrics
 
 

@@ -30,7 +30,7 @@ class Tokens:
     completion_ids: Tensor  # [B, T] int64
     completion_mask: Tensor  # [B, T] bool
 
-    def rows(self, rows: slice) -> "Tokens":
+    def rows(self, rows: slice | Tensor) -> "Tokens":
         """Some completions with their prompts, without the columns that only the others needed."""
         prompts, owner = self.owner[rows].unique_consecutive(return_inverse=True)
         prompt_mask, completion_mask = self.prompt_mask[prompts], self.completion_mask[rows]

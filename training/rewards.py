@@ -5,6 +5,7 @@ sum of all spans. No span at all means that the completion could not be scored, 
 """
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,9 +103,45 @@ def _overlong(
     ]
 
 
+def length_z_scores(lengths: Sequence[float]) -> list[float]:
+    """Of the right completions of a group, deviation by n - 1 plus 1e-6; fewer than two have 0."""
+    if len(lengths) < 2:
+        return [0.0] * len(lengths)
+    mean, deviation = statistics.fmean(lengths), statistics.stdev(lengths)
+    return [(length - mean) / (deviation + 1e-6) for length in lengths]
+
+
+def shorter_is_better(
+    family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
+) -> list[Scored]:
+    """On top of the task's own reward: a right completion comes to `exp(-length_decay z)`, a wrong one to -1.
+
+    z is the completion's length among the right ones of its group. Where the group's three shortest completions have at most
+    `length_free_tokens` on average, right ones keep a reward of 1.
+
+    Source: Zhang and Zuo 2025, GRPO-LEAD, arXiv:2504.09696; -1 for wrong ones as in its users' code.
+    """
+    verdicts = [family.check(task, one.text) for one in completions]
+    right = [number for number, one in enumerate(verdicts) if one.correct]
+    scores = dict(zip(right, length_z_scores([completions[number].token_count for number in right]), strict=True))
+    shortest = sorted(one.token_count for one in completions)[:3]
+    is_free = sum(shortest) <= params["length_free_tokens"] * len(shortest)
+    decay = 0.0 if is_free else params["length_decay"]
+    out = []
+    for number, (completion, verdict) in enumerate(zip(completions, verdicts, strict=True)):
+        if completion.stop_reason == "error" or not completion.token_count:
+            out.append(Scored())
+            continue
+        wanted = math.exp(-decay * scores[number]) if number in scores else -1.0
+        last = completion.token_count
+        out.append(Scored(spans=(RewardSpan(last - 1, last, wanted - verdict.reward, "shaping", "length"),)))
+    return out
+
+
 REWARDS: dict[str, RewardFunction] = {
     "task": task_checker,
     "overlong_penalty": _overlong,
+    "shorter_is_better": shorter_is_better,
 }
 
 

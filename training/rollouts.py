@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.engines.base import Engine, PromptRequest, Samples
 from training.engines.torch_sampler import left_padded
-from training.learner import reference_logprobs
+from training.learner import logprobs_under
 from training.plans import SampleRequest
 from training.policy import Policy, Tokens
 from training.records import ORIGINS
@@ -54,6 +54,12 @@ class Rollouts:
         return self.tokens.completion_mask & (self.origin == GENERATED)
 
     @property
+    def is_greedy(self) -> Tensor:
+        """[B] bool: sampled as a baseline, not to learn from."""
+        flags = [request.is_greedy for request in self.requests for _ in range(request.count)]
+        return torch.tensor(flags, device=self.lengths.device)
+
+    @property
     def group_sizes(self) -> list[int]:
         return torch.bincount(self.group_index, minlength=len(self.prompts)).tolist()
 
@@ -93,7 +99,7 @@ def sample_rollouts(
     # A prompt that is asked for twice still has its rollouts together.
     requests = sorted(requests, key=lambda request: request.prompt)
     samples = engine.sample(
-        [PromptRequest(prompt_ids[ask.prompt] + prefix_ids[ask.prompt], ask.count) for ask in requests],
+        [PromptRequest(prompt_ids[ask.prompt] + prefix_ids[ask.prompt], ask.count, ask.is_greedy) for ask in requests],
         temperature=temperature,
         max_new_tokens=max_new_tokens,
         seed=seed,
@@ -213,7 +219,7 @@ def rescored(
         completions[row, : len(one.completion_ids)] = torch.tensor(one.completion_ids, device=device)
     mask = torch.arange(completions.shape[1], device=device) < lengths[:, None]
     tokens = Tokens(prompts, prompt_mask, torch.arange(len(responses), device=device), completions, mask)
-    logprobs = reference_logprobs(policy, tokens, temperature=temperature, micro_batch=micro_batch)
+    logprobs = logprobs_under(policy, tokens, temperature=temperature, micro_batch=micro_batch)
     return [row[:end] for row, end in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
 
 

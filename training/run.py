@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,22 @@ from typing import Any
 import torch
 
 from training import checkpoints, legality, vocabulary
-from training.advantages import ADVANTAGES, GroupAdvantages, ScoredGroups
 from training.alarms import sampler_alarm
 from training.attempt import Attempt, die_with_parent, take_folder
-from training.auxiliary import AUXILIARIES, NEED_REFERENCE
+from training.auxiliary import AUXILIARIES
 from training.config import ConfigError, RunConfig
+from training.credit import ModelColumns, Signal, assign_credit, drop_reasons
+from training.divergences import adapted_coefficient, adapted_entropy_coefficient
 from training.engines import make_engine
 from training.engines.base import Engine
 from training.learner import (
     LearnerBatch,
+    NonFiniteError,
     Objective,
     Update,
     learning_rate_at,
+    logprobs_under,
     make_optimizer,
-    reference_logprobs,
     update_policy,
 )
 from training.legality import Resolved
@@ -46,6 +48,7 @@ from training.plans import PLANS, SampleRequest
 from training.policy import Policy, load_policy
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
+from training.reward_shaping import kl_in_reward
 from training.rewards import reward_functions
 from training.rollouts import (
     Rollouts,
@@ -60,13 +63,13 @@ from training.rollouts import (
     shuffle_rewards,
 )
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
-from training.selection import SELECTIONS, ChosenPrompt, GroupChoice, Uniform
+from training.selection import SELECTIONS, ChosenPrompt, Uniform
 from training.side_models import SIDE_MODELS, SideModel
 from training.supply import SUPPLIES, SupplyContext, TaskSupply
 from training.tasks.base import Task
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
-from training.token_weights import TOKEN_WEIGHTS, TokenFields, TokenWeights, mask_rollouts
 from training.transforms import TRANSFORMS, PromptContext, identity
+from training.trust_region import update_within_region
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT = "heldout"
@@ -97,6 +100,8 @@ class Run:
     rollouts: int = 0
     running_mean: float = 0.0  # of the rewards of the steps before
     base_correct: list[int] = field(default_factory=list)  # per held-out prompt, of the base model
+    coefficients: dict[str, float] = field(default_factory=dict)  # of terms whose weight may follow a target
+    events: list[dict[str, Any]] = field(default_factory=list)  # of the step at hand
     seconds: dict[str, float] = field(default_factory=dict)  # phases of the step at hand
 
     def part(self, hook: str) -> str:
@@ -111,6 +116,7 @@ class Run:
             "transform_rng": self.transform_rng.getstate(),
             "rollouts": self.rollouts,
             "running_mean": self.running_mean,
+            "coefficients": self.coefficients,
             "base_correct": self.base_correct,
         }
 
@@ -121,9 +127,10 @@ class Run:
         version, internal, gauss = state["transform_rng"]
         self.transform_rng.setstate((version, tuple(internal), gauss))
         self.rollouts = state["rollouts"]
-        # Checkpoints of older versions keep neither.
+        # Checkpoints of older versions keep none of these.
         self.running_mean = state.get("running_mean", 0.0)
         self.selection.restore(state.get("selection", {}))
+        self.coefficients |= state.get("coefficients", {})
         self.base_correct = state["base_correct"]
 
     @contextlib.contextmanager
@@ -131,18 +138,6 @@ class Run:
         started = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """What the rollouts of a step teach."""
-
-    groups: GroupAdvantages
-    choices: list[GroupChoice]
-    kept: torch.Tensor  # [B] bool
-    advantage: torch.Tensor  # [B] float64
-    loss_mask: torch.Tensor  # [B, T] bool
-    weights: TokenWeights
 
 
 def train(run: Run, first_step: int, progress: Progress) -> bool:
@@ -168,15 +163,17 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     started = time.perf_counter()
     run.seconds.clear()
     rollouts, scores = gather_step(run, step)
+    run.events.clear()
     with run.phase("score"):
-        signal = find_signal(run, rollouts, scores)
+        columns, scores = ask_models(run, rollouts, scores)
+        signal = find_signal(run, step, rollouts, scores, columns)
         observed = observe_step(run, step, rollouts, scores)
     with run.phase("learn"):
-        batch = learner_batch(run, rollouts, signal)
+        batch = learner_batch(run, rollouts, signal, columns)
         updates = learn_step(run, batch, step)
         if updates:
             run.engine.weights_changed()
-        side_metrics = run.side_model.update({"rollouts": rollouts, "scores": scores, "signal": signal})
+        side_metrics = learn_values(run, rollouts, signal, columns)
     run.rollouts += len(scores.scored)
     # A step that trained nothing leaves the baseline as it was.
     if signal.groups.running_mean is not None and updates:
@@ -184,7 +181,10 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | observed | side_metrics
     metrics["prompts_sampled"] = float(len(signal.choices))
     metrics["prompts_kept"] = float(sum(choice.kept for choice in signal.choices))
-    record_step(run, step, rollouts, scores, signal, batch, updates, metrics, started)
+    metrics |= {name: value for name, value in run.coefficients.items() if value}
+    adapt_coefficients(run, metrics)
+    run.events += sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype)
+    record_step(run, step, rollouts, scores, signal, columns, updates, metrics, started)
     run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
     progress.step(step + 1, metrics)
 
@@ -255,54 +255,60 @@ def observe_step(run: Run, step: int, rollouts: Rollouts, scores: ScoredRollouts
     )
 
 
-def find_signal(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> Signal:
-    """H5 compares the rollouts of a group, H9 says which groups enter, H6 spreads the advantage over tokens."""
-    rewards = rollouts.by_group(scores.rewards, float("nan"))
-    groups = ADVANTAGES[run.part("H5")](
-        ScoredGroups(
-            rewards=rewards,
-            valid=rewards.isfinite(),
-            correct=rollouts.by_group(scores.correct, False),
-            lengths=rollouts.by_group(rollouts.generated.sum(dim=1), 0),
-            running_mean=run.running_mean,
-        ),
+def ask_models(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> tuple[ModelColumns, ScoredRollouts]:
+    """What the other models say of the rollouts, and the scores with the KL in the reward where it belongs there."""
+    needed, params = run.resolved.needs, run.resolved.params
+    micro_batch = run.config.optimizer.micro_batch_rollouts
+
+    def logprobs(policy: Policy | None) -> torch.Tensor | None:
+        temperature = run.config.sampling.temperature
+        if policy is None:
+            return None
+        return logprobs_under(policy, rollouts.tokens, temperature=temperature, micro_batch=micro_batch)
+
+    ref_logprobs = logprobs(run.reference)
+    recomputed = logprobs(run.policy if "recomputed_logprobs" in needed else None)
+    token_rewards = None
+    if params["kl_place"] == "reward" and ref_logprobs is not None:
+        shaped = kl_in_reward(
+            rollouts,
+            scores,
+            rollouts.sampler_logprobs if recomputed is None else recomputed,
+            ref_logprobs,
+            coefficient=run.coefficients["kl_coefficient"],
+            estimator=params["kl_estimator"],
+        )
+        scores, token_rewards = shaped.scores, shaped.token_rewards
+    return ModelColumns(ref_logprobs, recomputed, run.side_model.values(rollouts.tokens), token_rewards), scores
+
+
+def find_signal(run: Run, step: int, rollouts: Rollouts, scores: ScoredRollouts, columns: ModelColumns) -> Signal:
+    """H5, H9 again, and H6."""
+    return assign_credit(
+        rollouts,
+        scores,
+        columns,
+        run.resolved.parts,
         run.resolved.params,
+        run.selection,
+        running_mean=run.running_mean,
+        truncated=run.config.truncated,
+        seed=derived_seed(run.config.seed, "token weights", step),
     )
-    selection = run.selection
-    choices = [
-        choice if selection.accepts(outcomes) or not choice.kept else GroupChoice(False, "not_mixed")
-        for choice, outcomes in zip(
-            selection.choose_groups(groups.dead_cause), outcomes_by_group(rollouts, scores), strict=True
-        )
-    ]
-    owner, device = rollouts.group_index, rollouts.lengths.device
-    is_group_kept = torch.tensor([choice.kept for choice in choices], device=device)
-    is_cut = ~rollouts.is_finished if run.config.truncated == "mask" else torch.zeros_like(rollouts.is_finished)
-    kept = is_group_kept[owner] & groups.kept[owner, rollouts.numbers] & ~is_cut
-    advantage = groups.advantage[owner, rollouts.numbers]
-    loss_mask = mask_rollouts(rollouts.generated, ~kept)
-    weights = TOKEN_WEIGHTS[run.part("H6")](
-        TokenFields(advantage, loss_mask, rollouts.sampler_logprobs, rollouts.entropy), run.resolved.params
-    )
-    return Signal(groups, choices, kept, advantage, loss_mask, weights)
 
 
-def learner_batch(run: Run, rollouts: Rollouts, signal: Signal) -> LearnerBatch:
-    ref_logprobs = None
-    if run.reference is not None:
-        ref_logprobs = reference_logprobs(
-            run.reference,
-            rollouts.tokens,
-            temperature=run.config.sampling.temperature,
-            micro_batch=run.config.optimizer.micro_batch_rollouts,
-        )
+def learner_batch(run: Run, rollouts: Rollouts, signal: Signal, columns: ModelColumns) -> LearnerBatch:
     return LearnerBatch(
         tokens=rollouts.tokens,
         sampler_logprobs=rollouts.sampler_logprobs,
         token_advantages=signal.weights.token_advantages,
         token_weights=signal.weights.token_weights,
         loss_mask=signal.loss_mask,
-        ref_logprobs=ref_logprobs,
+        ref_logprobs=columns.ref_logprobs,
+        recomputed_logprobs=columns.recomputed_logprobs,
+        selected=signal.weights.selected,
+        # A further loss reads the tokens behind a cut as well.
+        forward_tokens=None if run.resolved.parts["H8"] else signal.weights.forward_tokens,
     )
 
 
@@ -310,26 +316,72 @@ def learn_step(run: Run, batch: LearnerBatch, step: int) -> list[Update]:
     """H7 and H8: the step's updates, none when no token counts."""
     if not bool(batch.loss_mask.any()):
         logger.warning("step %d: no token counts, the policy stays as it is", step)
+        run.events.append({"kind": "no-update", "reason": "no token counts"})
         return []
-    config = run.config
+    config, temperature = run.config, run.config.sampling.temperature
     objective = Objective(
         policy_loss=LOSSES[run.part("H7")],
         auxiliary={name: AUXILIARIES[name] for name in run.resolved.parts["H8"]},
-        params=run.resolved.params,
+        params=run.resolved.params | run.coefficients,
+        needs_entropy="policy_entropy" in run.resolved.needs,
     )
-    return [
-        update_policy(
-            run.policy,
-            run.optimizer,
-            batch,
-            objective,
-            config.optimizer,
-            temperature=config.sampling.temperature,
-            learning_rate=learning_rate_at(config.optimizer, step),
-            where=f"at step {step}, update {number}",
+    updates: list[Update] = []
+    for number in range(config.optimizer.updates_per_step):
+        where = f"at step {step}, update {number}"
+        try:
+            if run.part("H7") == "trust_region":
+                updates.append(
+                    update_within_region(
+                        run.policy, batch, objective, config.optimizer, temperature=temperature, where=where
+                    )
+                )
+                continue
+            updates.append(
+                update_policy(
+                    run.policy,
+                    run.optimizer,
+                    batch,
+                    objective,
+                    config.optimizer,
+                    temperature=temperature,
+                    learning_rate=learning_rate_at(config.optimizer, step),
+                    where=where,
+                )
+            )
+        except NonFiniteError as error:
+            if config.optimizer.non_finite == "stop":
+                raise
+            logger.warning("%s: the update is left out", error)
+            run.events.append({"kind": "update-skipped", "reason": str(error)})
+            break
+    return updates
+
+
+def learn_values(run: Run, rollouts: Rollouts, signal: Signal, columns: ModelColumns) -> dict[str, float]:
+    """H10: the critic fits the returns."""
+    if columns.values is None or signal.weights.returns is None:
+        return {}
+    return run.side_model.update(rollouts.tokens, columns.values[:, :-1], signal.weights.returns, signal.loss_mask)
+
+
+def adapt_coefficients(run: Run, metrics: Mapping[str, float]) -> None:
+    """The weights of KL and entropy for the next step, where they follow a target."""
+    params = run.resolved.params
+    if params["kl_target"] and "ref_kl_k1" in metrics:
+        run.coefficients["kl_coefficient"] = adapted_coefficient(
+            run.coefficients["kl_coefficient"],
+            metrics["ref_kl_k1"],
+            target=params["kl_target"],
+            horizon=params["kl_horizon"],
+            rollouts=run.config.sampling.prompts_per_step * run.config.sampling.group_size,
         )
-        for number in range(config.optimizer.updates_per_step)
-    ]
+    if params.get("entropy_target"):
+        run.coefficients["entropy_coefficient"] = adapted_entropy_coefficient(
+            run.coefficients["entropy_coefficient"],
+            metrics["entropy"],
+            target=params["entropy_target"],
+            step=params["entropy_step"],
+        )
 
 
 def record_step(
@@ -338,7 +390,7 @@ def record_step(
     rollouts: Rollouts,
     scores: ScoredRollouts,
     signal: Signal,
-    batch: LearnerBatch,
+    columns: ModelColumns,
     updates: list[Update],
     metrics: dict[str, float],
     started: float,
@@ -356,10 +408,7 @@ def record_step(
             step,
             split="train",
             phase_seconds=run.seconds,
-            events=[
-                *([] if updates else [{"kind": "no-update", "reason": "no token counts"}]),
-                *sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype),
-            ],
+            events=list(run.events),
         )
         token_columns = {
             "token_advantages": signal.weights.token_advantages,
@@ -369,8 +418,12 @@ def record_step(
         }
         if updates:
             token_columns["policy_logprobs"] = updates[-1].policy_logprobs
-        if batch.ref_logprobs is not None:
-            token_columns["ref_logprobs"] = batch.ref_logprobs
+        if columns.ref_logprobs is not None:
+            token_columns["ref_logprobs"] = columns.ref_logprobs
+        if columns.recomputed_logprobs is not None:
+            token_columns["recomputed_logprobs"] = columns.recomputed_logprobs
+        if columns.values is not None:
+            token_columns["x_value"] = columns.values[:, :-1]
         recorded = make_batch(
             header,
             rollouts,
@@ -390,6 +443,7 @@ def record_step(
                 "dead_cause": [cause or "" for cause in signal.groups.dead_cause],
                 "kept": [choice.kept for choice in signal.choices],
                 "drop_reason": [choice.drop_reason or None for choice in signal.choices],
+                "stratum_keys": signal.stratum_keys(rollouts.group_index),
             },
         )
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
@@ -398,19 +452,6 @@ def record_step(
     metrics["seconds_record"] = run.seconds["record"] + run.recorder.write_seconds
     metrics["seconds_step"] = time.perf_counter() - started
     run.recorder.put(recorded, metrics)
-
-
-def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
-    """Why each rollout stayed out of the update; None for one that entered it."""
-    reasons: list[str | None] = []
-    owner = rollouts.group_index
-    selected = signal.groups.kept[owner, rollouts.numbers].tolist()
-    for kept, is_selected, prompt, one in zip(
-        signal.kept.tolist(), selected, owner.tolist(), scores.scored, strict=True
-    ):
-        own_reason = "truncated" if is_selected else "unselected" if one.spans else "unscored"
-        reasons.append(None if kept else signal.choices[prompt].drop_reason or own_reason)
-    return reasons
 
 
 def is_evaluation_due(config: RunConfig, step: int) -> bool:
@@ -518,7 +559,6 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
             resolved.family, resolved.task_params, config.seed, config.sampling.group_size, params=resolved.params
         )
     )
-    needs_reference = NEED_REFERENCE & set(resolved.parts["H8"])
     attempt.report(
         plugins={"recipe": resolved.recipe.name, "parameters": resolved.params, **resolved.parts},
         hardware=hardware(policy.device),
@@ -528,10 +568,12 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         config=config,
         resolved=resolved,
         policy=policy,
-        reference=load_policy(config.model) if needs_reference else None,
+        reference=load_policy(config.model) if "ref_logprobs" in resolved.needs else None,
         engine=make_engine(policy, config, attempt.folder),
         optimizer=make_optimizer(policy, config.optimizer),
-        side_model=SIDE_MODELS[resolved.parts["H10"][0]](),
+        side_model=SIDE_MODELS[resolved.parts["H10"][0]](
+            policy, resolved.params, config.optimizer.micro_batch_rollouts
+        ),
         supply=supply,
         selection=SELECTIONS[resolved.parts["H9"][0]](supply, resolved.params, config.seed),
         held_out=held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED),
@@ -541,6 +583,9 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         recorder=Recorder(attempt.run_folder / "spool"),
         attempt=attempt,
         uid=run_uid,
+        coefficients={
+            name: resolved.params[name] for name in ("kl_coefficient", "entropy_coefficient") if name in resolved.params
+        },
     )
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.golden import CASES, numbers
-from training.advantages import ADVANTAGES, ScoredGroups, group_advantages
+from training.advantages import ScoredGroups, group_advantages
+from training.estimators import ADVANTAGES
 
 REWARD = st.floats(-100, 100)
 

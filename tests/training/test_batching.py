@@ -53,8 +53,8 @@ def test_micro_batches_share_one_denominator() -> None:
     mask = ragged([8, 2], 8)
     loss = torch.tensor([[1.0], [3.0]]).expand(mask.shape)
     scale = rollout_scale(mask, "token_mean")
-    parts = [aggregate(loss[rows], mask[rows], scale[rows]).item() for rows in micro_batches(2, 1)]
-    assert parts == pytest.approx(case["expected"]["correct_via_global_denominator"])
+    parts = [aggregate(loss[rows], mask[rows], scale[rows]).item() for rows in micro_batches(mask.sum(dim=1), 1)]
+    assert parts == pytest.approx(case["expected"]["correct_via_global_denominator"][::-1])
     assert sum(parts) == pytest.approx(case["expected"]["correct_global_token_mean"])
 
 
@@ -92,7 +92,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole(
     scale = rollout_scale(mask, aggregation, prompt_index=prompt, **OPTIONS)
     weight = torch.tensor(0.5, requires_grad=True)
     (whole,) = torch.autograd.grad(aggregate((values * weight).square(), mask, scale), weight)
-    for rows in micro_batches(len(lengths), size):
+    for rows in micro_batches(torch.tensor(lengths), size):
         aggregate((values[rows] * weight).square(), mask[rows], scale[rows]).backward()
     assert weight.grad is not None
     assert weight.grad.item() == pytest.approx(whole.item(), rel=1e-5, abs=1e-6)
@@ -126,8 +126,11 @@ def test_a_batch_without_a_counted_token_is_zero_and_keeps_the_graph(aggregation
 
 
 def test_slices_cover_every_rollout_once() -> None:
-    assert [(rows.start, rows.stop) for rows in micro_batches(7, 3)] == [(0, 3), (3, 6), (6, 7)]
-    assert list(micro_batches(0, 3)) == []
+    lengths = torch.tensor([5, 1, 4, 2, 9, 2, 3])
+    # Shortest first, rows of a micro-batch in their order.
+    assert [rows.tolist() for rows in micro_batches(lengths, 3)] == [[1, 3, 5], [0, 2, 6], [4]]
+    assert [rows.tolist() for rows in micro_batches(lengths, 7)] == [[0, 1, 2, 3, 4, 5, 6]]
+    assert [rows.tolist() for rows in micro_batches(lengths[:0], 3)] == []
 
 
 @pytest.mark.parametrize(

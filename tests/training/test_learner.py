@@ -27,6 +27,7 @@ PARAMS = {
     "clip_high": 0.2,
     "ratio_level": "token",
     "dual_clip": 0.0,
+    "drift_limit": 0.0,
 }
 
 

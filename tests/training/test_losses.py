@@ -417,6 +417,6 @@ def test_the_entry_of_the_registry_weighs_tokens_and_anchors_on_recomputed_logpr
         loss_mask=torch.ones(1, 2, dtype=torch.bool),
         recomputed_logprobs=torch.tensor([[-1.0, -1.0]]),
     )
-    params = {"clip_low": 0.2, "clip_high": 0.2, "ratio_level": "token", "dual_clip": 0.0}
+    params = {"clip_low": 0.2, "clip_high": 0.2, "ratio_level": "token", "dual_clip": 0.0, "drift_limit": 0.0}
     out = LOSSES["clipped"](inputs, params)
     assert out.token_loss[0].tolist() == pytest.approx([-1.0, -0.5])

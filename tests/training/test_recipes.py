@@ -12,16 +12,18 @@ from torch import Tensor
 
 from tests.training.golden import CASES
 from training import legality, losses, spool
-from training.advantages import ADVANTAGES, ScoredGroups
+from training.advantages import ScoredGroups
 from training.attempt import Attempt
 from training.batching import aggregate, rollout_scale
 from training.config import ConfigError, RunConfig
+from training.estimators import ADVANTAGES
 from training.losses import KEPT, LOSSES, LossInputs, PolicyLoss
 from training.params import check_params
 from training.recipes import RECIPES, knobs, pages
 from training.records import RolloutBatch
 from training.run import FINISHED, run_attempt
-from training.token_weights import TOKEN_WEIGHTS, TokenFields, mask_rollouts
+from training.steps import StepRewards
+from training.token_weights import TokenFields, mask_rollouts, weigh_tokens
 
 RUN_UID = "5f0c2d4e-8a51-4c2e-9d57-3b1f0a6c7e21"
 E2E = CASES["e2e.dapo"]["inputs"]
@@ -39,11 +41,36 @@ class Step:
         self.resolved = legality.resolve(config)
         scores = torch.tensor(rewards, dtype=torch.float64)
         everywhere = torch.ones_like(scores, dtype=torch.bool)
-        groups = ScoredGroups(scores, everywhere, scores > 0.5, mask.sum(dim=1).reshape(scores.shape), 0.25)
+        groups = ScoredGroups(
+            scores,
+            everywhere,
+            scores > 0.5,
+            mask.sum(dim=1).reshape(scores.shape),
+            0.25,
+            is_greedy=torch.tensor([[False, True]] * len(scores)),
+            strata=torch.zeros_like(scores, dtype=torch.int64),
+            steps_differ=scores.amax(dim=1) > scores.amin(dim=1),
+        )
         self.groups = ADVANTAGES[self.part("H5")](groups, self.resolved.params)
         self.mask = mask_rollouts(mask, ~self.groups.kept.reshape(-1))
-        fields = TokenFields(self.groups.advantage.reshape(-1), self.mask, torch.zeros(mask.shape))
-        self.weights = TOKEN_WEIGHTS[self.part("H6")](fields, self.resolved.params)
+        last = mask.sum(dim=1) - 1
+        token_rewards = torch.zeros(mask.shape, dtype=torch.float64)
+        token_rewards[torch.arange(len(mask)), last] = scores.reshape(-1)
+        fields = TokenFields(
+            advantage=self.groups.advantage.reshape(-1),
+            loss_mask=self.mask,
+            sampler_logprobs=torch.zeros(mask.shape),
+            recomputed_logprobs=torch.zeros(mask.shape),
+            entropy=torch.linspace(0.1, 1.0, mask.numel()).reshape(mask.shape),
+            token_rewards=token_rewards,
+            values=torch.zeros(mask.shape),
+            value_after_last=torch.zeros(len(mask)),
+            is_finished=torch.ones(len(mask), dtype=torch.bool),
+            group_index=torch.arange(len(mask)) // 2,
+            dead_cause=self.groups.dead_cause,
+            steps=StepRewards(scores.reshape(-1, 1), last[:, None] + 1),
+        )
+        self.weights = weigh_tokens(self.resolved.parts["H6"], fields, self.resolved.params)
 
     def part(self, hook: str) -> str:
         return self.resolved.parts[hook][0]

@@ -10,6 +10,15 @@ AGGREGATIONS = ("rollout_mean", "token_mean", "rollout_sum", "token_sum_constant
 RATIO_LEVELS = ("token", "sequence_mean", "sequence_mean_token", "sequence_sum")
 
 EPS = Param(1e-6, "Added to what divides the advantage, in reward units.", low=0, high=1)
+GROUP = {
+    "divide_by_std": Param(True, "Divide by the group's standard deviation; off keeps the reward's own unit."),
+    "ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
+    "eps": EPS,
+}
+PASS_K = Param(2, "Completions of which the best counts.", low=1, high=1024)
+DISCOUNT = Param(1.0, "What a reward is worth one token earlier.", low=0, high=1)
+MISMATCH_CAP = Param(2.0, "Highest weight for the sampler's mismatch, a ratio.", low=1, high=1e6)
+COVARIANCE_SHARE = Param(2e-4, "Share of the counted tokens that are picked, at least one.", low=0, high=1)
 
 # Every algorithm has these: how tokens become one number, and the KL to the starting model.
 COMMON: dict[str, Param] = {
@@ -17,10 +26,13 @@ COMMON: dict[str, Param] = {
     "constant_tokens": Param(
         0, "Divisor of token_sum_constant, in tokens; 0 takes sampling.max_new_tokens.", low=0, high=10_000_000
     ),
-    "kl_coefficient": Param(
-        0.0, "Weight of the KL to the frozen starting model in the loss; 0: none.", low=0, high=100
-    ),
+    "kl_coefficient": Param(0.0, "Weight of the KL to the frozen starting model; 0: none.", low=0, high=100),
     "kl_estimator": Param("k3", "Estimator of that KL.", options=("k1", "k2", "k3")),
+    "kl_place": Param("loss", "Whether that KL is a part of the loss or of the reward.", options=("loss", "reward")),
+    "kl_target": Param(
+        0.0, "KL per token, in nats, towards which the weight is adapted; 0: the weight stays.", low=0, high=100
+    ),
+    "kl_horizon": Param(10_000, "Rollouts over which an adapted weight follows.", low=1, high=1_000_000_000),
 }
 KNOBS: dict[tuple[str, str], dict[str, Param]] = {
     ("H4", "overlong_penalty"): {
@@ -31,18 +43,81 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
             0, "Tokens before that limit over which the penalty grows; 0 takes a fifth of it.", low=0, high=10_000_000
         ),
     },
-    ("H5", "group"): {
-        "divide_by_std": Param(True, "Divide by the group's standard deviation; off keeps the reward's own unit."),
-        "ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
+    ("H4", "shorter_is_better"): {
+        "length_decay": Param(0.05, "How fast the reward falls with the length's z-score.", low=0, high=10),
+        "length_free_tokens": Param(
+            0, "Groups whose three shortest completions average at most so many tokens go free.", low=0, high=10_000_000
+        ),
+    },
+    ("H5", "group"): GROUP,
+    ("H5", "max_likelihood"): {"eps": EPS},
+    ("H5", "process"): {"eps": EPS},
+    ("H5", "tail"): {
+        "tail_lowest": Param(0.0, "Lower bound of the rewards, in reward units.", low=-1e9, high=1e9),
+    },
+    ("H5", "best_of_k"): {"pass_k": PASS_K},
+    ("H5", "pass_at_k"): {"pass_k": PASS_K},
+    ("H5", "difficulty"): GROUP,
+    ("H5", "stratified"): {
+        "stratum": Param("steps", "What makes two completions alike in structure.", options=("steps", "format")),
+        "stratum_blend": Param(0.8, "Share of the comparison inside the stratum.", low=0, high=1),
+        "lone_stratum": Param(
+            "global", "What stands in for a completion alone in its stratum.", options=("global", "zero")
+        ),
         "eps": EPS,
     },
-    ("H5", "max_likelihood"): {"eps": EPS},
     ("H5", "running_mean"): {
         "baseline_decay": Param(0.95, "Share of the old baseline that a step keeps.", low=0, high=0.9999),
     },
     ("H5", "signed"): {
         "positive_weight": Param(1.0, "Advantage of a right completion; 0 leaves them out.", low=0, high=100),
         "negative_weight": Param(1.0, "Minus the advantage of a wrong completion; 0 leaves them out.", low=0, high=100),
+    },
+    ("H6", "return_to_go"): {"discount": DISCOUNT},
+    ("H6", "gae"): {
+        "discount": DISCOUNT,
+        "trace_decay": Param(
+            0.95, "Lambda: 1 waits for the reward, 0 believes the critic's next value.", low=0, high=1
+        ),
+        "bootstrap_truncated": Param(False, "A completion cut at the limit goes on with the critic's last value."),
+    },
+    ("H6", "ends_first"): {
+        "ends_strength": Param(1.0, "How much more the first and last tokens weigh.", low=0, high=100),
+    },
+    ("H6", "dead_entropy"): {
+        "entropy_strength": Param(0.1, "Advantage per nat of entropy in groups without a difference.", low=0, high=10),
+    },
+    ("H6", "top_entropy"): {
+        "entropy_share": Param(0.2, "Share of the counted tokens that train, those of highest entropy.", low=0, high=1),
+    },
+    ("H6", "sampled_tokens"): {
+        "token_share": Param(0.5, "Chance of a token to be drawn.", low=0.001, high=1),
+    },
+    ("H6", "prefix_cut"): {
+        "shortest_cut": Param(1, "Tokens that are always kept.", low=1, high=10_000_000),
+    },
+    ("H6", "covariance_drop"): {
+        "covariance_low": Param(1.0, "Tokens of a higher covariance may be drawn.", low=-1e6, high=1e6),
+        "covariance_high": Param(5.0, "Tokens of a lower covariance may be drawn.", low=-1e6, high=1e6),
+        "covariance_share": COVARIANCE_SHARE,
+    },
+    ("H6", "covariance_top"): {"covariance_share": COVARIANCE_SHARE},
+    ("H6", "truncated_mismatch"): {
+        "mismatch_cap": MISMATCH_CAP,
+        "mismatch_level": Param(
+            "token",
+            "Whose mismatch weighs: each token's, or the completion's as mean or sum.",
+            options=("token", "sequence_mean", "sequence_sum"),
+        ),
+    },
+    ("H6", "bounded_mismatch"): {
+        "mismatch_low": Param(0.5, "Tokens of a lower mismatch ratio do not train.", low=0, high=1),
+        "mismatch_high": Param(5.0, "Tokens of a higher mismatch ratio do not train.", low=1, high=1e6),
+    },
+    ("H6", "sequence_mismatch"): {
+        "sequence_low": Param(0.999, "Completions of a lower mean mismatch ratio do not train.", low=0, high=1),
+        "sequence_high": Param(1.002, "Completions of a higher mean mismatch ratio do not train.", low=1, high=1e6),
+        "mismatch_cap": MISMATCH_CAP,
     },
     ("H6", "whitened"): {
         "whiten_ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
@@ -57,6 +132,37 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
             "token", "Whose ratio it is: each token's, or the completion's as mean or sum.", options=RATIO_LEVELS
         ),
         "dual_clip": Param(0.0, "Ratio from which a bad token loses its gradient, above 1; 0: none.", low=0, high=1e6),
+        "drift_limit": Param(
+            0.0,
+            "Nats per token by which a bad completion may have become unlikelier before it is dropped; 0: any.",
+            low=0,
+            high=100,
+        ),
+    },
+    ("H7", "unclipped"): {
+        "selected_penalty": Param(1.0, "Weight of |log ratio| at tokens that H6 picked, per nat.", low=0, high=100),
+    },
+    ("H7", "trust_region"): {
+        "kl_limit": Param(0.01, "Largest mean KL to the old policy that a step may make, in nats.", low=1e-6, high=10),
+        "conjugate_iterations": Param(10, "Iterations of conjugate gradient.", low=1, high=1000),
+        "damping": Param(0.1, "Added to the curvature.", low=0, high=100),
+        "backtrack": Param(0.8, "Factor by which a step that fails is shortened.", low=0.01, high=0.99),
+    },
+    ("H8", "entropy_bonus"): {
+        "entropy_coefficient": Param(0.001, "Weight of the policy's entropy in the loss.", low=0, high=10),
+        "entropy_target": Param(
+            0.0, "Entropy, in nats, below which the weight grows and above which it falls; 0: it stays.", low=0, high=20
+        ),
+        "entropy_step": Param(0.005, "Change of that weight a step.", low=0, high=1),
+    },
+    ("H8", "drift_square"): {
+        "drift_coefficient": Param(0.001, "Weight of the squared log-ratio to the sampler.", low=0, high=100),
+    },
+    ("H10", "critic"): {
+        "critic_learning_rate": Param(1e-3, "Learning rate of the critic.", low=1e-9, high=1),
+        "critic_updates": Param(4, "Updates of the critic on each batch.", low=1, high=1000),
+        "critic_max_grad_norm": Param(1.0, "The critic's gradients are scaled down to this norm.", low=1e-6, high=1e9),
+        "value_clip": Param(0.2, "How far a value may move in a step, in reward units; 0: any.", low=0, high=1e6),
     },
     ("H7", "detached_clip"): {
         "ratio_low": Param(0.0, "Lowest weight of a token, a ratio; 0 leaves it open.", low=0, high=1),

@@ -3,47 +3,71 @@
 `python -m training.recipes.pages` writes it into docs/algorithms.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from training.recipes import RECIPES, Recipe
+from training.recipes import PRESETS, RECIPES, Recipe
 from training.recipes.base import GROUND
 
 FOLDER = Path(__file__).parents[2] / "docs" / "algorithms"
 START, END = "<!-- from the recipes -->\n", "<!-- end -->\n"
+# Parts that tell algorithms apart, shown for each.
 COLUMNS = {"H4": "reward", "H5": "advantage", "H6": "token weights", "H7": "loss", "H9": "selection"}
+# Parts that few algorithms change, shown where one does.
+FURTHER = {"H1": "tasks", "H2": "prompt", "H3": "plan", "H8": "further loss", "H10": "side model"}
 
 
 def table() -> str:
-    """A row a recipe: its parts, how tokens become one number, and the knobs that it moves."""
-    head = ["algorithm", "changes", *COLUMNS.values(), "aggregation", "knobs it moves"]
-    lines = [head, ["---"] * len(head)]
+    """A row a recipe: its parts, how tokens become one number, and the knobs that it moves. Then a row a preset."""
+    recipes = [["algorithm", "changes", *COLUMNS.values(), "further parts", "aggregation", "knobs it moves"]]
     for name, recipe in RECIPES.items():
         parts = [", ".join(recipe.parts[hook]) for hook in COLUMNS]
+        further = ", ".join(f"{FURTHER[hook]} {', '.join(recipe.parts[hook])}" for hook in _further(recipe))
         parent = f"[{recipe.parent}]({recipe.parent}.md)" if recipe.parent else ""
         aggregation = str(recipe.params["aggregation"].default)
-        lines.append([f"[{name}]({name}.md)", parent, *parts, aggregation, _moved(recipe)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        recipes.append([f"[{name}]({name}.md)", parent, *parts, further, aggregation, _moved(recipe.defaults)])
+    presets = [["preset", "algorithm", "what it sets"]]
+    for name, knobs in PRESETS.items():
+        recipe_name = name.split("@")[0]
+        presets.append([f"`{name}`", f"[{recipe_name}]({recipe_name}.md)", _knobs(knobs)])
+    return f"{_rows(recipes)}\n### Presets\n\n{_rows(presets)}"
 
 
 def head(recipe: Recipe) -> str:
     """The top of an algorithm's page: what it is, its formula, its parts and where it comes from."""
     parent = f" Changes [{RECIPES[recipe.parent].title}]({recipe.parent}.md)." if recipe.parent else ""
+    shown = [hook for hook in GROUND if hook in COLUMNS or hook in _further(recipe)]
     parts = "".join(
-        f"| {hook} {COLUMNS[hook]} | {', '.join(f'`{entry}`' for entry in recipe.parts[hook])} "
+        f"| {hook} {(COLUMNS | FURTHER)[hook]} | {', '.join(f'`{entry}`' for entry in recipe.parts[hook])} "
         f"| {'' if recipe.parts[hook] == GROUND[hook] else 'its own'} |\n"
-        for hook in COLUMNS
+        for hook in shown
     )
     return (
         f"# {recipe.title} (`{recipe.name}`)\n\n{recipe.summary}{parent}\n\n"
         f"```text\n{recipe.formula.replace(';  ', chr(10))}\n```\n\n"
         f"| part | entry | |\n| --- | --- | --- |\n{parts}\n"
-        f"Aggregation `{recipe.params['aggregation'].default}`. Knobs it moves: {_moved(recipe) or 'none'}.\n\n"
+        f"Aggregation `{recipe.params['aggregation'].default}`. "
+        f"Knobs it moves: {_moved(recipe.defaults) or 'none'}.\n\n"
         f"Source: {recipe.source}.\n"
     )
 
 
-def _moved(recipe: Recipe) -> str:
-    return ", ".join(f"`{knob}` {value}" for knob, value in recipe.defaults.items() if knob != "aggregation")
+def _further(recipe: Recipe) -> list[str]:
+    return [hook for hook in FURTHER if recipe.parts[hook] != GROUND[hook]]
+
+
+def _moved(defaults: Mapping[str, Any]) -> str:
+    return _knobs({knob: value for knob, value in defaults.items() if knob != "aggregation"})
+
+
+def _knobs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{knob}` {value}" for knob, value in values.items())
+
+
+def _rows(lines: list[list[str]]) -> str:
+    head, *body = lines
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *body))
 
 
 def filled(page: str, content: str) -> str:
