@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlparse
 
 from django.core.exceptions import ImproperlyConfigured
@@ -72,7 +73,7 @@ TEMPLATES = [
 ]
 
 
-def database_from_url(url: str) -> dict[str, object]:
+def database_from_url(url: str) -> dict[str, Any]:
     """`postgresql://user:password@host:port/name?option=value` as Django wants it."""
     parts = urlparse(url)
     if parts.scheme not in {"postgres", "postgresql"}:
@@ -94,7 +95,6 @@ USES_EMBEDDED_POSTGRES = not DATABASE_URL
 USES_EMBEDDED_REDIS = not env_str("REDIS_URL")
 
 _database = database_from_url(DATABASE_URL or paths.postgres_url(HOME))
-_options = dict(_database.pop("OPTIONS"))  # type: ignore[call-overload]
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
@@ -102,7 +102,7 @@ DATABASES = {
         # Persistent connections leak under ASGI (one a thread); the pool has a hard maximum instead.
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
-            **_options,
+            **_database["OPTIONS"],
             "pool": {"min_size": 1, "max_size": env_int("RLVIEWER_DB_POOL", 8, low=2, high=200), "timeout": 10},
             "options": "-c statement_timeout=60000 -c lock_timeout=10000",
         },
