@@ -22,12 +22,12 @@ def training_metrics(
     updates: Sequence[Update],
 ) -> dict[str, float]:
     """Of one training step. Without an update there is nothing to say of loss, gradient, ratio and KL."""
-    mask = batch.loss_mask
-    reward_mean, reward_std = scored_moments(scores.rewards)
+    mask, sampled = batch.loss_mask, ~rollouts.is_greedy
+    reward_mean, reward_std = scored_moments(scores.rewards[sampled])
     metrics = {
         "reward_mean": reward_mean,
         "reward_std": reward_std,
-        "pass_rate": scores.correct.double().mean().item(),
+        "pass_rate": scores.correct[sampled].double().mean().item(),
         **groups.diagnostics(),
         "entropy": counted_mean(rollouts.entropy, mask),
         "length_mean": rollouts.lengths.double().mean().item(),
@@ -35,6 +35,9 @@ def training_metrics(
         "tokens_sampled": float(rollouts.generated.sum()),
         "tokens_trained": float(mask.sum()),
     }
+    if not bool(sampled.all()):
+        metrics["greedy_reward_mean"] = scored_moments(scores.rewards[~sampled])[0]
+        metrics["beats_greedy_share"] = (groups.advantage > 0).sum().item() / int(sampled.sum())
     return metrics | (_update_metrics(batch, updates) if updates else {})
 
 
