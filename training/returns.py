@@ -32,9 +32,11 @@ def return_to_go(token_rewards: Tensor, loss_mask: Tensor, *, discount: float = 
     counts = loss_mask.bool()
     out = torch.zeros_like(token_rewards, dtype=torch.float64)
     running = torch.zeros(len(out), dtype=torch.float64, device=out.device)
+    owed = torch.zeros_like(running)
     for column in reversed(range(out.shape[1])):
-        now = counts[:, column]
-        running = token_rewards[:, column] + torch.where(now, discount * running, running)
+        now, reward = counts[:, column], token_rewards[:, column] + owed
+        running = torch.where(now, reward + discount * running, running)
+        owed = torch.where(now, 0, reward)
         out[:, column] = torch.where(now, running, 0)
     return out
 

@@ -86,7 +86,7 @@ def prefix_cut(loss_mask: Tensor, *, shortest: int, seed: int) -> Tensor:
     draw = torch.rand(len(counts), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     cut = least + (draw.to(counts.device) * choices).long().clamp(max=choices - 1)
     place = counts.cumsum(dim=1)
-    reach = ((total - place + 1) / choices).clamp(max=1.0).double()
+    reach = ((total - place + 1).double() / choices).clamp(max=1.0)
     return torch.where(counts & (place <= cut), 1 / reach, 0)
 
 
