@@ -17,6 +17,7 @@ def axis(title: str = "", **extra: Any) -> dict[str, Any]:
         "linecolor": GRID,
         "zeroline": False,
         "automargin": True,
+        "layer": "below traces",  # the axis would cut the markers of its own first step in half
         "exponentformat": "e",  # 8e-13, not 800f
         "tickfont": {"size": 11, "color": MUTED},
         **extra,

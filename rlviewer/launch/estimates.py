@@ -63,8 +63,8 @@ def _from_runs(runs: QuerySet[Run], rollouts: int) -> Estimate | None:
     )
     tokens = round(rollouts * total["tokens"] / total["rollouts"])
     seconds = rollouts * total["duration"].total_seconds() / total["rollouts"]
-    runs_word = "run" if len(newest) == 1 else "runs"
-    basis = f"Measured on your last {len(newest)} finished {runs_word} of this model and task."
+    which = "last finished run" if len(newest) == 1 else f"last {len(newest)} finished runs"
+    basis = f"Measured on your {which} of this model and task."
     return Estimate(seconds, rollouts, tokens, _disk_bytes(rollouts, tokens), basis)
 
 

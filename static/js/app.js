@@ -33,6 +33,9 @@
   }
   setTimeout(() => $$("#toasts > .success, #toasts > .info").forEach((box) => box.remove()), 8000);
 
+  // ---- on a narrow screen the chosen tab may lie beyond the edge
+  for (const tab of $$(".tabs [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 48;
+
   // ---- theme and sidebar
   const THEMES = { "": "As the system says", light: "Light", dark: "Dark" };
   function nextTheme() {
