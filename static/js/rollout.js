@@ -171,6 +171,7 @@
         scale.append(chip);
       });
     } else if (colour.low > colour.high) scale.append(words("no finite value"));
+    else if (colour.low === 0 && colour.high === 0) scale.append(words(`0${colour.unit ? ` ${colour.unit}` : ""} at every token`));
     else {
       const steps = [...Array(16).keys()].map((n) => Math.round(n * 63 / 15));
       const unit = colour.unit ? ` ${colour.unit}` : "";
@@ -180,7 +181,7 @@
       } else {
         const signedSteps = steps.map((n) => Math.max(1, n));
         const ends = colour.scale === "ratio" ? [Math.exp(-colour.largest), 1, Math.exp(colour.largest)] : [-colour.largest, 0, colour.largest];
-        scale.append(words(significant(ends[0])), bar("sg", signedSteps), words(`${colour.scale === "ratio" ? "" : "+"}${significant(ends[2])}${unit}`), words(`white at ${ends[1]}`, "muted"));
+        scale.append(words(significant(ends[0])), bar("sg", signedSteps), words(`${colour.scale === "ratio" ? "" : "+"}${significant(ends[2])}${unit}`), words(`uncoloured at ${ends[1]}`, "muted"));
       }
     }
     box.append(scale, words(colour.meaning, "muted small"));
@@ -232,7 +233,7 @@
     const list = document.createElement("dl");
     list.className = "pairs tight";
     if (i === null) summarise(title, list); else {
-      title.textContent = `Token ${i} of ${count}`;
+      title.textContent = `Token ${i} of 0–${count - 1}`;
       const text = piece(i);
       const words = document.createElement("p");
       words.className = "mono token-text";

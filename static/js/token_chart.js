@@ -3,7 +3,7 @@
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
   const HEIGHT = 132;
-  const INSET = { left: 60, right: 12, top: 10, bottom: 22 };
+  const INSET = { left: 72, right: 12, top: 10, bottom: 22 };
 
   function element(name, attributes, ...children) {
     const made = document.createElementNS(SVG, name);
@@ -72,8 +72,8 @@
       const bottom = HEIGHT - INSET.bottom;
       svg.append(
         element("line", { class: "axis", x1: INSET.left, x2: width - INSET.right, y1: bottom, y2: bottom }),
-        element("text", { class: "tick", x: INSET.left - 6, y: INSET.top + 8, "text-anchor": "end" }, main.label(main.high)),
-        element("text", { class: "tick", x: INSET.left - 6, y: bottom, "text-anchor": "end" }, main.label(main.low)),
+        element("text", { class: "tick", x: INSET.left - 6, y: INSET.top + 8, "text-anchor": "end" }, main.high === main.low ? "" : main.label(main.high)),
+        element("text", { class: "tick", x: INSET.left - 6, y: main.high === main.low ? (INSET.top + bottom) / 2 + 4 : bottom, "text-anchor": "end" }, main.label(main.low)),
         element("text", { class: "tick", x: INSET.left, y: HEIGHT - 6 }, "0"),
         element("text", { class: "tick", x: width - INSET.right, y: HEIGHT - 6, "text-anchor": "end" }, `token ${count - 1}`),
       );

@@ -129,7 +129,7 @@ def test_values_that_are_not_finite_are_marked_and_counted(page: Page, rollouts:
     assert "broken-value" in classes(page, 2) and "scale-none" in classes(page, 2)
     assert "broken-value" in classes(page, 4) and "broken-value" not in classes(page, 1)
     page.get_by_role("button", name="1 NaN, 1 infinite").click()
-    expect(page.locator("#inspector h2")).to_have_text("Token 2 of 6")
+    expect(page.locator("#inspector h2")).to_have_text("Token 2 of 0–5")
     assert page.locator("#token-chart .broken").count() == 2
 
 
@@ -137,11 +137,11 @@ def test_keys_move_through_tokens_fields_and_siblings(page: Page, rollouts: list
     page.goto(f"/rollouts/{rollouts[1].pk}/")
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
-    expect(page.locator("#inspector h2")).to_have_text("Token 1 of 6")
+    expect(page.locator("#inspector h2")).to_have_text("Token 1 of 0–5")
     assert "is-chosen" in classes(page, 1)
     page.locator("#tokens").focus()
     page.keyboard.press("End")
-    expect(page.locator("#inspector h2")).to_have_text("Token 5 of 6")
+    expect(page.locator("#inspector h2")).to_have_text("Token 5 of 0–5")
     page.keyboard.press("t")
     expect(page).to_have_url(
         f"**/rollouts/{rollouts[1].pk}/?token=5&color=sampler_logprobs".replace("**", page.url.split("/rollouts")[0])
@@ -164,7 +164,7 @@ def test_step_keys_lead_to_the_neighbours(page: Page, run: Run, rollouts: list[R
 
 def test_a_deep_link_opens_token_and_field(page: Page, rollouts: list[Rollout]) -> None:
     page.goto(f"/rollouts/{rollouts[0].pk}/?token=3&color=importance_ratio&under=token_advantages")
-    expect(page.locator("#inspector h2")).to_have_text("Token 3 of 6")
+    expect(page.locator("#inspector h2")).to_have_text("Token 3 of 0–5")
     expect(page.locator("#inspector .token-text")).to_have_text("·carry")
     expect(page.locator("#colour")).to_have_value("importance_ratio")
     assert {"u8", "uneg"} <= classes(page, 1) and not any(c.startswith("u") for c in classes(page, 3))
@@ -178,10 +178,10 @@ def test_chart_and_tokens_point_at_each_other(page: Page, rollouts: list[Rollout
     assert box
     right = box["x"] + box["width"] - 13
     page.mouse.move(right, box["y"] + 40)
-    expect(page.locator("#inspector h2")).to_have_text("Token 5 of 6")
+    expect(page.locator("#inspector h2")).to_have_text("Token 5 of 0–5")
     assert "is-pointed" in classes(page, 5)
     tokens(page).nth(0).hover()
-    assert float(page.locator("#token-chart .cursor").get_attribute("x1") or 0) == pytest.approx(60)
+    assert float(page.locator("#token-chart .cursor").get_attribute("x1") or 0) == pytest.approx(72)
     page.mouse.move(box["x"] + 61, box["y"] + 40)
     page.mouse.down()
     page.mouse.move(right, box["y"] + 40, steps=4)
@@ -251,7 +251,7 @@ def test_a_large_rollout_stays_usable(page: Page, run: Run) -> None:
     page.goto(f"/rollouts/{rollout.pk}/?token=30000")
     expect(tokens(page)).to_have_count(count, timeout=20_000)
     expect(tokens(page).nth(30_000)).to_be_in_viewport()
-    expect(page.locator("#inspector h2")).to_have_text("Token 30000 of 32768")
+    expect(page.locator("#inspector h2")).to_have_text("Token 30000 of 0–32767")
     # A press of a key answers within a frame or a few, far below what a person notices as waiting.
     spent = page.evaluate("""() => {
         const start = performance.now();
