@@ -1,4 +1,4 @@
-"""What recording costs: its share of a step, and a step with everything running against the trainer alone, in turns."""
+"""What recording costs: its share of a step, steps with it against steps without, and everything running against the trainer alone."""
 
 import json
 import shutil
@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 
 from bench.peers import clean_environment
-from bench.report import matmul_seconds, middle, say, table
+from bench.report import best_of, matmul_seconds, middle, say, table
 from bench.stack import CHECKOUT, Stack
 from rlviewer.embedded import paths
 
@@ -37,61 +39,111 @@ samples = 1
 [checkpoint]
 every_steps = {steps}
 """
-SIZES = {"small": (3, 30), "full": (6, 100)}
+# Rounds, steps of each, and pairs of blocks with and without recording.
+SIZES = {"small": (3, 30, 20), "full": (6, 100, 60)}
 # Steps that warm caches up.
 SKIPPED = 5
+BLOCK_STEPS = 5
+
+TIMERS = ("seconds_step", "seconds_record", "seconds_write", "seconds_write_cpu")
+Steps = list[dict[str, float]]
 
 
 def run(size: str, folder: Path) -> list[str]:
-    rounds, steps = SIZES[size]
+    rounds, steps, pairs = SIZES[size]
     home = folder / "trainer-home"
     shutil.rmtree(home, ignore_errors=True)
     stack = Stack(home)
-    alone: list[float] = []
-    together: list[float] = []
-    shares: list[float] = []
-    all_shares: list[float] = []
+    alone: Steps = []
+    together: Steps = []
     for number in range(rounds):
         alone += alone_round(folder, number, steps)
         stack.start()
         try:
-            seconds, recording, writing = round_in_the_stack(stack, number, steps)
+            together += round_in_the_stack(stack, number, steps)
         finally:
             stack.stop()
-        together += seconds
-        shares += [part / whole for part, whole in zip(recording, seconds, strict=True)]
-        all_shares += [sum(parts) / whole for *parts, whole in zip(recording, writing, seconds, strict=True)]
         say(
-            f"round {number + 1}: a step takes {middle(alone):.3f} s alone, {middle(together):.3f} s with everything running"
+            f"round {number + 1}: a step takes {step_seconds(alone)} alone, {step_seconds(together)} with everything running"
         )
+    ratios = ratios_of_recording(folder, pairs, steps)
+    say(f"a step with recording takes {middle(ratios):.3f} of one without")
+    slowdown = middle([step["seconds_step"] for step in together]) / middle([step["seconds_step"] for step in alone])
     return [
         f"The demo's shape (256 rollouts a step, a model of 1 M parameters), {rounds} rounds of {steps} steps in turns. With everything"
-        " running means Postgres, Redis, web, worker, and a page that is open and asks again at every step.",
+        " running means Postgres, Redis, web, worker, and a page that is open and asks again at every step. Medians. All of recording"
+        " is what holds the loop up and, from start to end, what the writer's thread does beside it.",
         "",
         *table(
-            ["", "median", "at most"],
+            ["", "trainer alone", "everything running", "at most"],
             [
-                ["recording, share of a step by the trainer's own timer", f"{middle(shares):.2%}", "3 %"],
-                ["the same with the write in its own thread, beside the loop", f"{middle(all_shares):.2%}", ""],
-                ["step, trainer alone", f"{middle(alone):.3f} s", ""],
-                ["step, with everything running", f"{middle(together):.3f} s", ""],
-                ["ratio", f"{middle(together) / middle(alone):.3f}", "1.10"],
+                [
+                    "all of recording, share of a step by the trainer's own timer",
+                    *shares(alone, together, recording),
+                    "3 %",
+                ],
+                ["of it, holding the loop up", *shares(alone, together, holding), ""],
+                ["of it, the writer's processor time", *shares(alone, together, computing), ""],
+                ["of it, the writer waiting for the disk and its turn", *shares(alone, together, waiting_beside), ""],
+                ["step", step_seconds(alone), step_seconds(together), ""],
+                ["step, against the trainer alone", "1", f"{slowdown:.3f}", "1.10"],
+                [
+                    f"step with recording, against one without ({pairs} blocks of {BLOCK_STEPS} each, in turns)",
+                    f"{middle(ratios):.3f}",
+                    "",
+                    "",
+                ],
             ],
         ),
         "",
-        f"Yardstick: 4096^3 float32 matmul {matmul_seconds():.2f} s.",
+        f"Yardsticks: 4096^3 float32 matmul {matmul_seconds():.2f} s; a file of 48 kB written and fsynced {fsync_seconds(folder) * 1000:.1f} ms.",
     ]
 
 
-def alone_round(folder: Path, number: int, steps: int) -> list[float]:
-    """Seconds of each step of a trainer that writes its spool and nobody reads it."""
-    from training.records import RolloutBatch
-    from training.spool import waiting
+def recording(step: dict[str, float]) -> float:
+    return step["seconds_record"]
 
+
+def holding(step: dict[str, float]) -> float:
+    return step["seconds_record"] - step["seconds_write"]
+
+
+def computing(step: dict[str, float]) -> float:
+    return step["seconds_write_cpu"]
+
+
+def waiting_beside(step: dict[str, float]) -> float:
+    return step["seconds_write"] - step["seconds_write_cpu"]
+
+
+def shares(alone: Steps, together: Steps, part: Callable[[dict[str, float]], float]) -> list[str]:
+    return [f"{middle([part(step) / step['seconds_step'] for step in steps]):.2%}" for steps in (alone, together)]
+
+
+def step_seconds(steps: Steps) -> str:
+    return f"{middle([step['seconds_step'] for step in steps]):.3f} s"
+
+
+def fsync_seconds(folder: Path) -> float:
+    from training.spool import write_bytes_durably
+
+    return best_of(20, lambda: write_bytes_durably(folder / "fsync", bytes(48_000)))
+
+
+def make_run_folder(folder: Path, number: int, steps: int) -> Path:
     run_folder = folder / "trainer-alone"
     shutil.rmtree(run_folder, ignore_errors=True)
     (run_folder / "spool").mkdir(parents=True)
     (run_folder / "config.toml").write_text(CONFIG.format(number=number, steps=steps))
+    return run_folder
+
+
+def alone_round(folder: Path, number: int, steps: int) -> Steps:
+    """The steps of a trainer that writes its spool and nobody reads it."""
+    from training.records import RolloutBatch
+    from training.spool import waiting
+
+    run_folder = make_run_folder(folder, number, steps)
     command = [sys.executable, "-m", "training.run", "--run-dir", str(run_folder), "--run-uid", str(uuid.uuid4())]
     subprocess.run(
         [*command, "--attempt", "1"], cwd=CHECKOUT, env=clean_environment(), check=True, stdout=subprocess.DEVNULL
@@ -102,11 +154,48 @@ def alone_round(folder: Path, number: int, steps: int) -> list[float]:
         for batch in batches
         if batch.header.split == "train"
     ]
-    return [values["seconds_step"] for values in metrics[SKIPPED:]]
+    return metrics[SKIPPED:]
 
 
-def round_in_the_stack(stack: Stack, number: int, steps: int) -> tuple[list[float], ...]:
-    """Seconds of each step, of handing it to the writer and of writing it, of a run that the stack's worker trains while a page watches."""
+def ratios_of_recording(folder: Path, pairs: int, steps: int) -> list[float]:
+    """Seconds of a block of steps that are recorded by those of a block beside it that are not, of one trainer."""
+    from training import run as trainer
+    from training.attempt import Attempt
+    from training.config import RunConfig
+
+    run_folder = make_run_folder(folder, 0, steps)
+    config = RunConfig.from_file(run_folder / "config.toml")
+    run = trainer.prepare(config, Attempt(run_folder, 1), str(uuid.uuid4()))
+    progress = mock.Mock()  # draws nothing
+    done = 0
+
+    def block() -> float:
+        nonlocal done
+        started = time.perf_counter()
+        for _ in range(BLOCK_STEPS):
+            trainer.train_step(run, done, progress)
+            done += 1
+        run.recorder.flush()
+        return time.perf_counter() - started
+
+    def unrecorded_block() -> float:
+        with mock.patch.object(trainer, "record_step"):
+            return block()
+
+    block()
+    ratios = []
+    for number in range(pairs):
+        if number % 2:
+            recorded, unrecorded = block(), unrecorded_block()
+        else:
+            unrecorded, recorded = unrecorded_block(), block()
+        ratios.append(recorded / unrecorded)
+    run.recorder.close()
+    return ratios
+
+
+def round_in_the_stack(stack: Stack, number: int, steps: int) -> Steps:
+    """The timers of each step of a run that the stack's worker trains while a page watches."""
     config = stack.home / "bench.toml"
     config.write_text(CONFIG.format(number=number, steps=steps))
     environment = {**clean_environment(), "RLVIEWER_HOME": str(stack.home)}
@@ -118,10 +207,9 @@ def round_in_the_stack(stack: Stack, number: int, steps: int) -> tuple[list[floa
             wait_for_end(database, run_id)
         if page.looks == 0:
             raise RuntimeError("the open page never heard of a step, so nothing was measured")
-        names = ("seconds_step", "seconds_record", "seconds_write")
-        seconds, recording, writing = (points(database, run_id, name) for name in names)
-    counted = range(SKIPPED, max(recording) + 1)
-    return tuple([values[step] for step in counted] for values in (seconds, recording, writing))
+        timers = {name: points(database, run_id, name) for name in TIMERS}
+    counted = range(SKIPPED, max(timers["seconds_record"]) + 1)
+    return [{name: values[step] for name, values in timers.items()} for step in counted]
 
 
 def wait_for_end(database: psycopg.Connection[Any], run_id: int) -> None:

@@ -146,6 +146,21 @@ def test_a_run_writes_a_batch_a_step_and_an_evaluation_on_schedule(make_run: Mak
     assert vocabulary.unpack((folder / vocabulary.FILE_NAME).read_bytes())[1] == b"<eos>"
 
 
+def test_the_time_of_recording_counts_the_writers_time_beside_the_loop(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_fsync(descriptor: int) -> None:
+        time.sleep(0.1)
+
+    monkeypatch.setattr("training.spool.os.fsync", slow_fsync)
+    folder = make_run(steps=2, tables="")
+    assert attempt(folder) == FINISHED
+    last = [batch for batch in batches(folder) if batch.header.split == "train"][-1]
+    seconds = dict(zip(*last.metrics.to_pydict().values(), strict=True))
+    assert seconds["seconds_record"] > seconds["seconds_write"] >= 0.2
+    assert seconds["seconds_write_cpu"] < 0.2
+
+
 def test_every_recorded_number_is_the_one_that_was_used(make_run: MakeRun) -> None:
     folder = make_run(steps=2, tables="")
     attempt(folder)

@@ -1,0 +1,54 @@
+"""The writer: what arrives in the file, and what its clock counts."""
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from training import records, spool
+from training.recording import Recorder, batch_header
+from training.records import GROUPS, METRICS, REWARD_SPANS, ROLLOUTS, RolloutBatch
+
+
+def make_batch() -> RolloutBatch:
+    header = batch_header(str(uuid.uuid4()), 1, 0, split="train", phase_seconds={})
+    return RolloutBatch(header, *(schema.empty_table() for schema in (ROLLOUTS, GROUPS, METRICS, REWARD_SPANS)))
+
+
+def read_only_batch(folder: Path) -> RolloutBatch:
+    (path,) = spool.waiting(folder)
+    return RolloutBatch.from_bytes(path.read_bytes(), where=path.name)
+
+
+def test_the_metrics_of_a_step_are_those_handed_over_with_its_batch(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.put(make_batch(), {"loss": -0.0, "reward_mean": 0.25})
+    recorder.close()
+    assert read_only_batch(tmp_path).metrics.to_pydict() == {"name": ["loss", "reward_mean"], "value": [-0.0, 0.25]}
+
+
+def test_the_writers_time_counts_its_wait_for_the_disk_and_its_processor_time_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: time.sleep(0.2))
+    recorder = Recorder(tmp_path)
+    recorder.put(make_batch(), {})
+    recorder.close()
+    # The file and its folder.
+    assert recorder.write_seconds >= 0.4
+    assert recorder.write_cpu_seconds < 0.2
+
+
+def test_a_batch_of_a_version_that_compressed_otherwise_is_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch()
+    batch = RolloutBatch(batch.header, batch.rollouts, batch.groups, pa.table({"name": ["loss"] * 99, "value": [1.5] * 99}), batch.reward_spans)  # fmt: skip
+    new = batch.to_bytes()
+    monkeypatch.setattr(records, "COMPRESSION", pa.ipc.IpcWriteOptions(compression="zstd"))
+    old = batch.to_bytes()
+    assert old != new
+    assert RolloutBatch.from_bytes(old, where="old") == RolloutBatch.from_bytes(new, where="new")
