@@ -16,7 +16,9 @@ class Command(BaseCommand):
     help = "Queue a training. It starts when a worker is free: now, or with the next `make run`."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("config", type=Path, help="TOML file; the launch form and a run's Config tab show every key")
+        parser.add_argument(
+            "config", type=Path, help="TOML file; the launch form and a run's Config tab show every key"
+        )
         parser.add_argument("--project", default="", help="made when there is none; default: the only one")
         parser.add_argument("--queue", default=DEFAULT_QUEUE, choices=["cpu", "gpu"])
 

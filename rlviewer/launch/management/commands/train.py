@@ -19,7 +19,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("config", type=Path, help="TOML file; the launch form and a run's Config tab show every key")
+        parser.add_argument(
+            "config", type=Path, help="TOML file; the launch form and a run's Config tab show every key"
+        )
         parser.add_argument("--project", default="", help="made when there is none; default: the only one")
 
     def handle(self, *, config: Path, project: str, **_: Any) -> None:
