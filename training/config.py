@@ -43,6 +43,12 @@ def text(default: str, *, help: str = "") -> Any:
 class TaskConfig:
     name: str = text("addition", help="Task family, or reasoning_gym:DATASET.")
     params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Difficulty knobs of the family."})
+    pool: int = bounded(
+        0,
+        low=0,
+        high=1_000_000,
+        help="So many tasks that come again and again; 0: new ones without end, or all of a file.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from training import own
 from training.config import ConfigError
 from training.params import unknown
 
@@ -127,7 +128,7 @@ def _entries(code: str, named: Any) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError(key, f"must be a name or a list of names, got {named!r}")
     for name in names:
-        if name not in hook.entries:
+        if name not in hook.entries and not (code == "H4" and own.is_own(name)):
             hint = "; task.name chooses what is generated" if code == "H1" else ""
             raise ConfigError(key, unknown(name, hook.entries, f"entry of {code} ({hook.title.lower()})") + hint)
     if len(set(names)) < len(names):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from training import own
 from training.config import BUILTIN_MODEL, ConfigError, RunConfig
 from training.hooks import HOOKS, merge_parts, needs
 from training.params import check_params, unknown
@@ -10,6 +11,7 @@ from training.recipes import PRESETS, RECIPES, Recipe, named
 from training.recipes.knobs import knobs_of
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
+from training.tasks.pool import make_pool
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 
 # Entries of H5 that compare the completions of a prompt.
@@ -50,10 +52,11 @@ class Resolved:
     family: TaskFamily
     task_params: dict[str, Any]
     needs: frozenset[str]  # columns that cost a pass of their own
+    pool: int  # tasks that come again; 0: no limit
 
 
-def resolve(config: RunConfig) -> Resolved:
-    """The parts that `config` names.
+def resolve(config: RunConfig, *, on_worker: bool = False) -> Resolved:
+    """The parts that `config` names. Data and code of one's own are looked up on the worker only.
 
     Raises:
         ConfigError: a name is unknown or a parameter out of bounds.
@@ -73,17 +76,21 @@ def resolve(config: RunConfig) -> Resolved:
     elif params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
         parts["H8"] = (*parts["H8"], "ref_kl")
         needed = needs(parts)
-    family = catalog.resolve(config.task.name)
-    return Resolved(recipe, params, parts, family, catalog.make_params(family, config.task.params), needed)
+    family, task_params = catalog.placed(config.task, on_worker=on_worker)
+    return Resolved(recipe, params, parts, family, task_params, needed, config.task.pool)
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, *, takes_own: bool = False) -> None:
     """Nothing, if the run may start.
 
+    Args:
+        takes_own: whether it may name data and code of the worker's, as only a configuration file may.
     Raises:
         ConfigError: names the key at fault, the reason and the way out.
     """
     resolved = resolve(config)
+    if not takes_own:
+        _refuse_own(config, resolved)
     _check_reward(config, resolved)
     _check_advantage(config, resolved)
     _check_token_weights(config, resolved)
@@ -92,6 +99,14 @@ def check(config: RunConfig) -> None:
     _check_kl(config, resolved)
     _check_schedule(config)
     _check_task(config, resolved)
+
+
+def _refuse_own(config: RunConfig, resolved: Resolved) -> None:
+    keys = ["task.name"] * catalog.is_own(config.task.name) + ["hooks.H4"] * any(map(own.is_own, resolved.parts["H4"]))
+    if keys:
+        raise ConfigError(
+            keys[0], "files and code of your own are named in a configuration file, not on a page; see docs/own-data.md"
+        )
 
 
 def _check_reward(config: RunConfig, resolved: Resolved) -> None:
@@ -264,6 +279,8 @@ def _check_schedule(config: RunConfig) -> None:
 def _check_task(config: RunConfig, resolved: Resolved) -> None:
     if resolved.family.name not in catalog.FAMILIES or config.eval.prompts > QUICK_HELD_OUT:
         return
+    if 0 < resolved.pool <= QUICK_HELD_OUT:
+        make_pool(resolved.family, resolved.task_params, resolved.pool, config.seed)
     tasks = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED)
     shortest = min(len(task.answer) for task in tasks) + 1
     if config.model.path == BUILTIN_MODEL and shortest > config.sampling.max_new_tokens:

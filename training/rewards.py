@@ -4,12 +4,16 @@ A reward function sees a whole group. What it returns for a completion is a list
 sum of all spans. No span at all means that the completion could not be scored, which is not a reward of 0.
 """
 
+import functools
 import math
+import numbers
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from training import own
+from training.config import ConfigError
 from training.tasks.base import Task, TaskFamily
 
 NO_PARAMS: Mapping[str, Any] = {}
@@ -23,6 +27,7 @@ class Completion:
     text: str
     token_count: int  # end of sequence included
     stop_reason: str  # "stop", "length" or "error"
+    mean_entropy: float = math.nan  # of the sampler over its tokens, in nats; NaN: the sampler gave none
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +151,53 @@ REWARDS: dict[str, RewardFunction] = {
 
 
 def reward_functions(names: Sequence[str]) -> list[RewardFunction]:
-    """The functions of those names."""
-    return [REWARDS[name] for name in names]
+    """The functions of those names; `module:function` is imported.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    return [REWARDS[name] if name in REWARDS else own_reward(name) for name in names]
+
+
+@functools.cache
+def own_reward(name: str) -> RewardFunction:
+    """A reward of one's own: `function(task, completions)` returns for each completion a number, None or a `Scored`.
+
+    A number is the reward of the whole completion, earned at its last token; None and NaN say that it was not scored. Whether
+    the completion is right and what it answered stay what the task's checker says.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    function = own.load(name, key="hooks.H4")
+    if not callable(function):
+        raise ConfigError("hooks.H4", f"{name} is no function")
+    version = own.version_of(function)
+
+    def score(
+        family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
+    ) -> list[Scored]:
+        results = list(function(task, completions))
+        if len(results) != len(completions):
+            raise ValueError(f"{name} gave {len(results)} rewards for {len(completions)} completions")
+        return [
+            _own_scored(family, task, completion, result, name, version)
+            for completion, result in zip(completions, results, strict=True)
+        ]
+
+    return score
+
+
+def _own_scored(family: TaskFamily, task: Task, completion: Completion, result: Any, name: str, version: str) -> Scored:
+    if isinstance(result, Scored):
+        return replace(result, spans=tuple(replace(span, version=version) for span in result.spans))
+    checked = replace(_check(family, task, completion), spans=())
+    if not (result is None or isinstance(result, numbers.Real)):
+        raise ValueError(f"{name} must give a number, None or a Scored for each completion, got {result!r:.80}")
+    if result is None or math.isnan(result) or completion.stop_reason == "error" or not completion.token_count:
+        return checked
+    last = completion.token_count - 1
+    return replace(checked, spans=(RewardSpan(last, last + 1, float(result), "outcome", name, version),))
 
 
 def score_group(

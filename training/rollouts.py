@@ -232,10 +232,16 @@ def score_rollouts(
     params: Mapping[str, Any] = NO_PARAMS,
 ) -> ScoredRollouts:
     """Every group under the reward functions of the run."""
+    generated = rollouts.generated
+    entropy = torch.where(generated, rollouts.entropy, 0).double().sum(dim=1) / generated.sum(dim=1)
     completions = [
-        Completion(completion.decode("utf-8", "replace"), length, "stop" if is_finished else "length")
-        for completion, length, is_finished in zip(
-            rollouts.completions, rollouts.lengths.tolist(), rollouts.is_finished.tolist(), strict=True
+        Completion(completion.decode("utf-8", "replace"), length, "stop" if is_finished else "length", mean_entropy)
+        for completion, length, is_finished, mean_entropy in zip(
+            rollouts.completions,
+            rollouts.lengths.tolist(),
+            rollouts.is_finished.tolist(),
+            entropy.tolist(),
+            strict=True,
         )
     ]
     scored: list[Scored] = []

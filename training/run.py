@@ -67,6 +67,7 @@ from training.selection import SELECTIONS, ChosenPrompt, Uniform
 from training.side_models import SIDE_MODELS, SideModel
 from training.supply import SUPPLIES, SupplyContext, TaskSupply
 from training.tasks.base import Task
+from training.tasks.pool import check_room
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 from training.transforms import TRANSFORMS, PromptContext, identity
 from training.trust_region import update_within_region
@@ -542,8 +543,9 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     Raises:
         ConfigError: it cannot run; names the key.
     """
-    legality.check(config)
-    resolved = legality.resolve(config)
+    legality.check(config, takes_own=True)
+    resolved = legality.resolve(config, on_worker=True)
+    reward_functions(resolved.parts["H4"])  # one's own must be found before a model is loaded for it
     if config.threads:
         torch.set_num_threads(config.threads)
     # Same seed, same rollouts: on a GPU too, as far as its kernels allow.
@@ -553,14 +555,31 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     torch.manual_seed(config.seed)
     attempt.report(phase="loading the model")
     policy = load_policy(config.model)
+    check_room(
+        resolved.family,
+        resolved.task_params,
+        lambda prompt: len(policy.encode(prompt)),
+        max_new_tokens=config.sampling.max_new_tokens,
+        context_tokens=policy.context_tokens,
+    )
     vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
     supply = SUPPLIES[resolved.parts["H1"][0]](
         SupplyContext(
-            resolved.family, resolved.task_params, config.seed, config.sampling.group_size, params=resolved.params
+            resolved.family,
+            resolved.task_params,
+            config.seed,
+            config.sampling.group_size,
+            resolved.pool,
+            resolved.params,
         )
     )
     attempt.report(
-        plugins={"recipe": resolved.recipe.name, "parameters": resolved.params, **resolved.parts},
+        plugins={
+            "recipe": resolved.recipe.name,
+            "parameters": resolved.params,
+            "task": {"name": resolved.family.name, "version": resolved.family.version},
+            **resolved.parts,
+        },
         hardware=hardware(policy.device),
         code_version=code_version(),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.tasks.base import Task, TaskFamily
+from training.tasks.pool import make_pool
 from training.tasks.stream import TaskStream
 
 
@@ -36,10 +37,13 @@ class SupplyContext:
     task_params: dict[str, Any]
     seed: int
     group_size: int
+    pool: int  # 0: no limit
     params: Mapping[str, Any]
 
 
 def _tasks(context: SupplyContext) -> TaskSupply:
+    if context.pool or context.family.tasks:
+        return make_pool(context.family, context.task_params, context.pool, context.seed)
     return TaskStream(context.family, context.task_params, context.seed)
 
 

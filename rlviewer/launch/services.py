@@ -33,10 +33,12 @@ class RunStateError(ValueError):
 def launch_run(user: User | None, project: Project, config: RunConfig, *, queue: str = DEFAULT_QUEUE) -> Run:
     """Queue a run and return it; nothing touches the disk until a worker takes it.
 
+    Only a command in a terminal, where `user` is None, may name files and code of the worker's.
+
     Raises:
         ConfigError: the configuration cannot run; `key` names the field.
     """
-    legality.check(config)
+    legality.check(config, takes_own=user is None)
     raw = config.to_dict()
     _check_storable(raw)
     with transaction.atomic():

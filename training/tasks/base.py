@@ -6,7 +6,7 @@ A completion may show its work: steps end with `;`, and what follows the last on
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,10 @@ class TaskFamily:
     check: Callable[[Task, str], Verdict]
     # What no single knob's bounds can say; raises ConfigError.
     check_together: Callable[[Mapping[str, Any]], None] | None = None
+    # The tasks of a family that is a fixed set: drawn from instead of `generate`.
+    tasks: Callable[[Mapping[str, Any]], Sequence[Task]] | None = None
+    # Of a family that is not ours: changes when its file does.
+    version: str = ""
 
 
 def steps(*texts: str) -> tuple[OracleStep, ...]:

@@ -21,7 +21,8 @@ EXAMPLE_DRAWS = 50
 
 def make_task(family: TaskFamily, params: Mapping[str, Any], seed: int) -> Task:
     """The task of that seed: the same one on every machine."""
-    return replace(family.generate(random.Random(seed), params), seed=seed)  # noqa: S311 - reproducible, not secret
+    task = family.generate(random.Random(seed), params)  # noqa: S311 - reproducible, not secret
+    return replace(task, seed=seed, family=family.name)
 
 
 def task_key(task: Task) -> str:
@@ -85,11 +86,19 @@ class TaskStream:
 
 
 def held_out_tasks(family: TaskFamily, params: Mapping[str, Any], count: int, seed: int) -> list[Task]:
-    """`count` held-out tasks with distinct operands.
+    """`count` held-out tasks with distinct operands; of a fixed set as many of them as there are.
 
     Raises:
-        ConfigError: the family has fewer at this difficulty.
+        ConfigError: the family has fewer at this difficulty, a fixed set none.
     """
+    if family.tasks:
+        tasks = [task for task in family.tasks(params) if is_held_out(task)][:count]
+        if not tasks:
+            raise ConfigError(
+                "task.name",
+                f"none of the tasks of {family.name} falls to the evaluation, about one in eight does; add some",
+            )
+        return tasks
     found: dict[str, Task] = {}
     draws = since_new = 0
     while len(found) < count:
