@@ -109,6 +109,13 @@ def test_a_run_that_ended_before_its_first_step_promises_nothing(client: Client,
     assert "No rollout was stored" in page
 
 
+def test_refused_rollouts_are_told_on_every_view(client: Client, alice: User, run: Run) -> None:
+    client.force_login(alice)
+    assert " refused</a>" not in get(client, run)
+    store_batch(make_batch(run, step=9, stop_reason=["nonsense"] * 3 + ["stop"] * 13), source="test")
+    assert f'href="/runs/{run.pk}/?tab=steps#ledger-title">3 refused</a>' in get(client, run, "?tab=config")
+
+
 def test_a_run_without_steps_says_what_will_come(client: Client, alice: User, project: Project) -> None:
     client.force_login(alice)
     run = make_run(project)
@@ -140,15 +147,15 @@ def test_the_number_of_queries_does_not_grow_with_the_run(
 ) -> None:
     client.force_login(bob)
     address = reverse("run-detail", args=[run.pk])
-    # Session, person; run, role, curves, attempts, checkpoints, events, causes of dead groups.
-    with django_assert_num_queries(9):
+    # Session, person; run, role, curves, attempts, refused rows, checkpoints, events, causes of dead groups.
+    with django_assert_num_queries(10):
         client.get(f"{address}?part=live", headers=HX)
     # Session, person; run; rollouts, their chunks, their prompts.
     with django_assert_num_queries(6):
         client.get(f"{address}?part=newest", headers=HX)
     for step in range(4, 12):
         store_batch(make_batch(run, step=step, groups=8), source="test")
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(10):
         client.get(f"{address}?part=live", headers=HX)
     with django_assert_num_queries(6):
         client.get(f"{address}?part=newest", headers=HX)

@@ -76,6 +76,13 @@ def run_ledger(run: Run) -> RunLedger:
     return RunLedger(**sums, parked=parked, refusals=refusals)
 
 
+def refused_count(run: Run) -> int:
+    """Rollouts of the run that could not be stored. One query."""
+    batches = apps.get_model("ingest", "Batch").objects.filter(run=run)
+    count: int = batches.aggregate(refused=Sum("refused", default=0))["refused"]
+    return count
+
+
 def parked_batches(run: Run | None) -> ParkedBatches:
     """Those of the run, or those of no run that is known here."""
     is_meant = Q(run_uid=run.uid) if run else ~Exists(Run.objects.filter(uid=OuterRef("run_uid")))

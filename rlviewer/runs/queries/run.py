@@ -20,6 +20,7 @@ from rlviewer.lib.visible import visible_end, visible_start
 from rlviewer.runs import verdicts
 from rlviewer.runs.measures import MEASURES, PANEL_METRICS, PANELS, Panel, measure_of
 from rlviewer.runs.models import Attempt, Group, Rollout, Run, RunState, Step, StopReason, TokenChunk
+from rlviewer.runs.queries.ledger import refused_count
 from rlviewer.runs.queries.series import NO_SERIES, Series, metric_series, pass_at_k_name
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.runs.verdicts import Verdict
@@ -41,10 +42,11 @@ class RunHeader:
     may_act: bool
     steps_done: int
     seconds_left: int | None
+    refused: int  # rollouts that could not be stored
 
     @property
     def is_active(self) -> bool:
-        return not RunState(self.run.state).is_terminal
+        return not self.run.is_over
 
     @property
     def can_pause(self) -> bool:
@@ -77,7 +79,7 @@ def may_act(user: User, run: Run) -> bool:
 
 
 def run_header(user: User, run: Run, step_seconds: Series = NO_SERIES) -> RunHeader:
-    """Two queries."""
+    """Three queries."""
     done = 0 if run.last_step is None else run.last_step + 1
     newest = step_seconds.current.values[-20:]
     left = max(0, run.steps_planned - done)
@@ -88,6 +90,7 @@ def run_header(user: User, run: Run, step_seconds: Series = NO_SERIES) -> RunHea
         may_act=may_act(user, run),
         steps_done=done,
         seconds_left=round(left * fmean(newest)) if is_moving else None,
+        refused=refused_count(run),
     )
 
 
