@@ -138,7 +138,10 @@
     if (event.key === "Escape") {
       hideTip();
       $$("details[data-menu][open]").forEach((menu) => { menu.open = false; $("summary", menu).focus() });
-      if (event.target.matches("[data-filter]")) event.target.blur();
+      if (event.target.matches("[data-filter]")) {
+        event.preventDefault(); // browsers empty a search field on Escape; what was filtered stays
+        event.target.blur();
+      }
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;

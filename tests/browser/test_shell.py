@@ -65,6 +65,9 @@ def test_slash_filters_and_the_address_follows(page: Page, sign_in: SignIn, alic
     expect(page.get_by_label("Search runs")).to_be_focused()
     expect(page.get_by_label("Search runs")).to_have_value("bet")
     assert "search=bet" in page.url
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Search runs")).not_to_be_focused()
+    expect(page.get_by_label("Search runs")).to_have_value("bet")
     page.reload()
     expect(page.get_by_role("link", name="beta")).to_be_visible()
     expect(page.get_by_role("link", name="alpha")).to_have_count(0)
