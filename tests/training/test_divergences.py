@@ -2,7 +2,14 @@ import pytest
 import torch
 
 from tests.training.golden import CASES
-from training.divergences import KL_ESTIMATORS, kl_k1, kl_k2, kl_k3
+from training.divergences import (
+    KL_ESTIMATORS,
+    adapted_coefficient,
+    adapted_entropy_coefficient,
+    kl_k1,
+    kl_k2,
+    kl_k3,
+)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -44,3 +51,25 @@ def test_k3_is_never_negative_and_never_infinite() -> None:
 def test_k3_keeps_small_differences() -> None:
     # exp(d) - 1 - d is d**2 / 2 to first order; in float32 exp(1e-4) - 1 alone has lost half the digits.
     assert kl_k3(torch.tensor(-1e-3), torch.tensor(0.0)).item() == pytest.approx(5e-7, rel=2e-2)
+
+
+def test_the_coefficient_follows_its_target_as_in_the_worked_example() -> None:
+    case = CASES["kl.adaptive"]
+    params, coefficient, found = case["params"], case["params"]["beta0"], []
+    for kl in case["inputs"]["kl_sequence"]:
+        coefficient = adapted_coefficient(
+            coefficient, kl, target=params["target"], horizon=params["horizon"], rollouts=params["n"]
+        )
+        found.append(coefficient)
+    assert found == pytest.approx(case["expected"]["beta"])
+
+
+def test_the_entropy_coefficient_follows_its_target_as_in_the_worked_example() -> None:
+    case = CASES["entropy.adaptive"]
+    coefficient, found = 0.0, []
+    for entropy in case["inputs"]["entropy_sequence"]:
+        coefficient = adapted_entropy_coefficient(coefficient, entropy, target=0.2, step=0.005)
+        found.append(coefficient)
+    assert found == pytest.approx(case["expected"]["coef"])
+    assert adapted_entropy_coefficient(0.002, 1.0, target=0.2, step=0.005) == 0.0
+    assert adapted_entropy_coefficient(0.998, 0.1, target=0.2, step=0.005) == 1.0

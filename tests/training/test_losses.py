@@ -27,6 +27,7 @@ from training.losses import (
     ratio_statistics,
     reinforce_loss,
     soft_gate_loss,
+    unclipped_loss,
 )
 from training.records import CLIP_FLAGS
 
@@ -116,6 +117,60 @@ def test_a_dual_clip_bounds_the_loss_of_a_bad_token() -> None:
     assert out.token_loss[0].tolist() == pytest.approx([3.0, -1.2])
     with pytest.raises(ValueError, match="above 1"):
         loss_of_ratios([1.0], 1.0, dual_clip=0.5)
+
+
+def test_a_cap_on_the_unclipped_branch_is_a_dual_clip() -> None:
+    case = CASES["clip.trl_delta"]
+    losses, _ = loss_of_ratios(case["inputs"]["ratios"], case["inputs"]["advantage"], dual_clip=case["params"]["delta"])
+    assert losses == pytest.approx(case["expected"]["loss"])
+
+
+def test_selected_tokens_pay_for_their_movement_and_nothing_is_clipped() -> None:
+    case = CASES["mask.kl_cov"]
+    sampler, advantages = (torch.tensor([case["inputs"][key]], dtype=torch.float64) for key in ("logp", "advantage"))
+    selected = torch.tensor([case["expected"]["selected"]]).bool()
+    for direction in (1, -1):
+        move = direction * torch.tensor([case["inputs"]["log_ratio"]], dtype=torch.float64)
+        policy = (sampler + move).requires_grad_()
+        out = unclipped_loss(policy, sampler, advantages, torch.ones(1, 5), selected=selected, penalty=1.0)
+        (gradient,) = torch.autograd.grad(out.token_loss.sum(), policy)
+        # -(r A - penalty sign(log r))
+        expected = -(move.exp() * advantages - selected * direction)
+        torch.testing.assert_close(gradient, expected)
+        assert direction < 0 or out.token_loss[0].tolist() == pytest.approx(case["expected"]["loss"])
+    far = unclipped_loss(torch.full((1, 1), 3.0), torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1))
+    assert far.token_loss.item() == pytest.approx(-math.exp(3.0))
+    assert far.clip_flag.tolist() == [[KEPT]]
+
+
+def drifted(moves: list[list[float]], advantages: list[float], **bounds: float) -> tuple[PolicyLoss, Tensor]:
+    """Completions whose tokens moved by so many nats; the loss and its gradient."""
+    policy = torch.tensor(moves, dtype=torch.float64).requires_grad_()
+    wide = torch.tensor(advantages, dtype=torch.float64)[:, None].expand_as(policy)
+    out = clipped_policy_loss(policy, torch.zeros_like(policy), wide, torch.ones_like(policy), clip_low=1.0, **bounds)
+    return out, torch.autograd.grad(out.token_loss.sum(), policy)[0]
+
+
+def test_a_bad_completion_that_drifted_away_is_dropped_whole() -> None:
+    # Means of log sampler - log policy: 0.6 and 0.4 for bad ones, 0.6 for a good one.
+    moves = [[-1.0, -0.2], [-0.6, -0.2], [-1.0, -0.2]]
+    out, gradient = drifted(moves, [-1.0, -1.0, 1.0], drift_limit=0.5)
+    assert out.clip_flag.tolist() == [[CLIPPED_LOW] * 2, [KEPT] * 2, [KEPT] * 2]
+    assert out.token_loss[0].tolist() == [0.0, 0.0]
+    assert gradient[0].tolist() == [0.0, 0.0]
+    assert gradient[1].tolist() == pytest.approx([math.exp(-0.6), math.exp(-0.2)])
+    assert gradient[2].tolist() == pytest.approx([-math.exp(-1.0), -math.exp(-0.2)])
+    # One that became likelier is not far in this sense, however far it moved; without a limit nothing is dropped.
+    assert drifted([[1.0, 1.0]], [-1.0], drift_limit=0.5)[0].clip_flag.tolist() == [[KEPT] * 2]
+    assert drifted(moves, [-1.0, -1.0, 1.0])[1][0].tolist() == pytest.approx([math.exp(-1.0), math.exp(-0.2)])
+
+
+def test_the_drift_is_the_mean_over_counted_tokens() -> None:
+    policy = torch.tensor([[-0.8, math.nan, -0.4]])
+    mask = torch.tensor([[True, False, True]])
+    for limit, flag in ((0.59, CLIPPED_LOW), (0.61, KEPT)):
+        out = clipped_policy_loss(policy, torch.zeros(1, 3), -torch.ones(1, 3), mask, clip_low=1.0, drift_limit=limit)
+        assert out.clip_flag[0].tolist() == [flag, MASKED, flag]
 
 
 def test_a_capped_ratio_keeps_its_gradient_and_is_flagged() -> None:

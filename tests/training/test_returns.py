@@ -114,7 +114,8 @@ def test_both_ends_of_lambda_are_the_return_and_the_one_step_error(
         ends = [*places[1:], 6]
         earned = [rewards[row, place:end].sum().item() for place, end in zip(places, ends, strict=True)]
         kept = [values[row, place].item() for place in places]
-        ahead, expected = 0.0, []
+        ahead = 0.0
+        expected: list[float] = []
         for number in reversed(range(len(places))):
             after = kept[number + 1] if number + 1 < len(places) else 0.0
             ahead = earned[number] + discount * after - kept[number] + discount * trace_decay * ahead
