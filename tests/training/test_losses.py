@@ -143,7 +143,7 @@ def test_selected_tokens_pay_for_their_movement_and_nothing_is_clipped() -> None
     assert far.clip_flag.tolist() == [[KEPT]]
 
 
-def drifted(moves: list[list[float]], advantages: list[float], **bounds: float) -> tuple[PolicyLoss, Tensor]:
+def drifted(moves: list[list[float]], advantages: list[float], **bounds: Any) -> tuple[PolicyLoss, Tensor]:
     """Completions whose tokens moved by so many nats; the loss and its gradient."""
     policy = torch.tensor(moves, dtype=torch.float64).requires_grad_()
     wide = torch.tensor(advantages, dtype=torch.float64)[:, None].expand_as(policy)

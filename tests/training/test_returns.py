@@ -111,7 +111,7 @@ def test_both_ends_of_lambda_are_the_return_and_the_one_step_error(
     for row in range(3):
         # The same without the tokens that do not count; what the environment earned goes to the token before.
         places = mask[row].nonzero()[:, 0].tolist()
-        ends = [*places[1:], 6]
+        ends = [*places, 6][1:]
         earned = [rewards[row, place:end].sum().item() for place, end in zip(places, ends, strict=True)]
         kept = [values[row, place].item() for place in places]
         ahead = 0.0
