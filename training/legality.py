@@ -111,13 +111,23 @@ def _refuse_own(config: RunConfig, resolved: Resolved) -> None:
 
 def _check_reward(config: RunConfig, resolved: Resolved) -> None:
     rewards, params = resolved.parts["H4"], resolved.params
+    if "shorter_is_better" in rewards and "task" not in rewards:
+        raise ConfigError("hooks.H4", "shorter_is_better changes the task's reward; name task as well")
+    if config.truncated == "reward_zero" and "shorter_is_better" in rewards:
+        raise ConfigError(
+            "truncated", "reward_zero would lift the -1 of a cut completion to 0; take keep or mask with this reward"
+        )
+    if "shorter_is_better" in rewards and resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
+        raise ConfigError(
+            "hooks.H4", f"{resolved.recipe.title} needs the reward as it was judged; take shorter_is_better out"
+        )
     if "overlong_penalty" not in rewards:
         return
     if rewards == ("overlong_penalty",):
         raise ConfigError("hooks.H4", "overlong_penalty alone scores no completion; name task as well")
     if resolved.parts["H5"] == ("signed",):
         raise ConfigError("hooks.H4", f"{resolved.recipe.title} needs rewards of 0 and 1; take overlong_penalty out")
-    if resolved.parts["H5"] == ("max_likelihood",):
+    if resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
         raise ConfigError("hooks.H4", f"{resolved.recipe.title} takes no negative rewards; take overlong_penalty out")
     if params["overlong_buffer_tokens"] > params["overlong_limit_tokens"]:
         raise ConfigError(
@@ -136,7 +146,7 @@ def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError(
             "sampling.group_size",
             f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
-            f"got {config.sampling.group_size}; algorithms without a group are vpg, reinforce and reinforce_plus_plus",
+            f"got {config.sampling.group_size}; algorithms without a group are vpg, reinforce, ppo and others",
         )
     if advantage not in GROUP_RELATIVE and resolved.parts["H9"] == ("mixed_only",):
         raise ConfigError("hooks.H9", f"mixed_only drops groups that {resolved.recipe.title} learns from; take uniform")
@@ -188,6 +198,8 @@ def _check_token_weights(config: RunConfig, resolved: Resolved) -> None:
         )
     if ("process" in chain) != (advantage == "process"):
         raise ConfigError("hooks.H6", "process of H5 and process of H6 need each other; set both or neither")
+    if "dead_entropy" in chain and resolved.parts["H9"] == ("mixed_only",):
+        raise ConfigError("hooks.H9", "mixed_only drops the groups that dead_entropy learns from; take uniform")
     if "covariance_top" in chain and loss != "unclipped":
         raise ConfigError("hooks.H7", f"covariance_top picks tokens for the loss unclipped, {loss} would ignore them")
     if loss == "divergence_masked" and (found := [entry for entry in chain if entry in CORRECTIONS]):

@@ -1,5 +1,6 @@
 """Which tokens of a rollout carry how much of the signal. Pure tensor functions; all rectangles are `[B, T]`."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -56,7 +57,11 @@ def top_entropy(entropy: Tensor, loss_mask: Tensor, *, share: float) -> Tensor:
     counts = loss_mask.bool()
     if not bool(counts.any()):
         return counts
-    threshold = torch.quantile(entropy[counts].double(), 1 - share)
+    ascending = entropy[counts].double().sort().values
+    # torch.quantile takes at most 2^24 values.
+    place = (1 - share) * (len(ascending) - 1)
+    below, above = ascending[math.floor(place)], ascending[math.ceil(place)]
+    threshold = below + (above - below) * (place - math.floor(place))
     return counts & (entropy.double() >= threshold)
 
 

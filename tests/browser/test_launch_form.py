@@ -40,7 +40,7 @@ def test_an_error_stands_beside_its_field_and_is_linked(
     expect(field).to_have_attribute("aria-invalid", "true")
     expect(field).to_have_accessible_description(
         "Completions per prompt. GRPO compares the completions of a prompt and needs at least 2, got 1;"
-        " algorithms without a group are vpg, reinforce and reinforce_plus_plus"
+        " algorithms without a group are vpg, reinforce, ppo and others"
     )
     page.get_by_role("link", name="Group size").click()
     expect(field).to_be_focused()
