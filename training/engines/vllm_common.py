@@ -15,7 +15,6 @@ from training.policy import Policy
 from training.seeds import derived_seed
 
 WORKER_EXTENSION = "training.engines.vllm_worker.WorkerExtension"
-INSTALL = "`make vllm` on a host without a GPU, `pip install vllm==0.32.0` on one with"
 # vLLM packs keys and values in blocks of at most this many tokens.
 BLOCK_TOKENS = 128
 # Sequences that vLLM samples at the same time.
@@ -35,7 +34,7 @@ ENVIRONMENT = {
 def require_vllm() -> None:
     """Raises ConfigError that says how to install vLLM, unless it is there."""
     if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("sampling.engine", f"vLLM is not installed here: {INSTALL}; or take torch")
+        raise ConfigError("sampling.engine", "vLLM is not installed here: run `make vllm`, or take torch")
 
 
 def engine_options(policy: Policy, config: SamplingConfig) -> dict[str, Any]:

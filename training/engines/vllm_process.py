@@ -30,7 +30,8 @@ class ServerProcess:
         self.socket = str(self._folder / "socket")
         self._log = log
         listening, self._alive = os.pipe()
-        command = [sys.executable, "-m", "training.engines.vllm_process", str(listening), str(self._folder)]
+        # By its path, so that it watches the pipe before it imports torch, and not with that path among its own (-P).
+        command = [sys.executable, "-P", __file__, str(listening), str(self._folder)]
         paths = os.pathsep.join(filter(None, [str(PROJECT), environment.get("PYTHONPATH")]))
         with open(log, "wb") as output:
             self._process = subprocess.Popen(
@@ -54,7 +55,7 @@ class ServerProcess:
     def last_words(self) -> str:
         """Whether it still runs and the last error in its log."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        error = next((line.strip()[-300:] for line in reversed(lines) if "Error" in line), "no error")
+        error = next((line.strip()[-300:] for line in reversed(lines) if "error" in line.lower()), "no error")
         code = self._process.poll()
         return f"{'still running' if code is None else f'ended with {code}'}: {error}; all of it in {self._log}"
 
