@@ -47,6 +47,18 @@ MEASURES: dict[str, Measure] = {
         "nats",
         "Mean absolute difference between the sampler's log-probabilities and the trainer's for the same weights.",
     ),
+    "explained_variance": Measure(
+        "explained variance",
+        "share",
+        "How much of the spread of what tokens came to earn the critic foresaw: 1 all, 0 nothing, below 0 worse than that.",
+    ),
+    "value_clip_fraction": Measure("values clipped", "share", "Share of the critic's values held back by their clip."),
+    "mismatch_mean": Measure(
+        "mean", "nats", "Mean absolute difference between recomputed and sampler log-probabilities, same weights."
+    ),
+    "effective_sample_share": Measure(
+        "effective share", "share", "Share of the tokens that would weigh as much if all weighed the same."
+    ),
     "truncated_share": Measure("truncated", "share", "Share of completions that were cut at the token limit."),
     "seconds_sample": Measure("sample", "seconds", "Time spent sampling completions."),
     "seconds_score": Measure("score", "seconds", "Time spent scoring them."),
@@ -76,6 +88,7 @@ class Panel:
     unit: str
     names: tuple[str, ...]
     is_share: bool = False  # the axis then never leaves 0 to 1
+    is_optional: bool = False  # left out for runs that have none of it
 
 
 PANELS: tuple[Panel, ...] = (
@@ -99,6 +112,15 @@ PANELS: tuple[Panel, ...] = (
         is_share=True,
     ),
     Panel("gap", "Sampler-policy gap", "nats", ("sampler_policy_gap",)),
+    Panel("critic", "Critic, explained variance", "share", ("explained_variance",), is_optional=True),
+    Panel(
+        "mismatch",
+        "Weights against the engine's mismatch",
+        "share of tokens",
+        ("effective_sample_share",),
+        is_share=True,
+        is_optional=True,
+    ),
     Panel("truncated", "Truncated completions", "share of completions", ("truncated_share",), is_share=True),
     Panel("loss", "Loss", "loss", ("loss",)),
     Panel("gradient", "Gradient norm", "norm", ("grad_norm",)),

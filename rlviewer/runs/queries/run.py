@@ -119,6 +119,8 @@ def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt])
     for panel in PANELS:
         names = [pass_at_k_name(series) if name == "eval_pass_at_k" else name for name in panel.names]
         shown = [name for name in names if name and name in series]
+        if panel.is_optional and not shown:
+            continue
         charts.append(Chart(panel, figure(_chart(panel, shown, series, marks, ticks)) if shown else None))
     return charts
 
