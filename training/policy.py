@@ -2,8 +2,9 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
+from kernels import linear_token_logprob
 from training.config import ConfigError, ModelConfig
 from training.model_folder import model_folder
 from training.vocabulary import pieces_of
 
 # Weights come from the folder alone: nothing is fetched and no code in the folder is run.
 LOCAL_ONLY = {"local_files_only": True, "trust_remote_code": False}
+# Up to here the logits of all tokens are no larger than what the layers below keep, and making them once is quicker.
+PLAIN_VOCABULARY = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,37 @@ class Policy:
 
     def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
         """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
-        logprobs = (self.completion_logits(tokens).float() / temperature).log_softmax(dim=-1)
-        entropy = entropy_of(logprobs) if with_entropy else None
-        return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
+        if (head := self._wide_head) is None:
+            logprobs = (self.completion_logits(tokens).float() / temperature).log_softmax(dim=-1)
+            entropy = entropy_of(logprobs) if with_entropy else None
+            return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
+        with _forward_replaced(head, lambda hidden: hidden):
+            hidden = self.completion_logits(tokens)
+        counts = tokens.completion_mask
+        chosen, spread = linear_token_logprob(
+            hidden[counts].to(head.weight.dtype),
+            head.weight,
+            head.bias,
+            tokens.completion_ids[counts],
+            temperature=temperature,
+            with_entropy=with_entropy,
+        )
+        nothing = torch.zeros(counts.shape, device=counts.device)
+        return TokenScores(
+            nothing.index_put((counts,), chosen), None if spread is None else nothing.index_put((counts,), spread)
+        )
+
+    @cached_property
+    def _wide_head(self) -> torch.nn.Linear | None:
+        """The output layer of a large vocabulary, when the model's logits are what it gives and no cap or scale follows."""
+        head = self.model.get_output_embeddings()
+        # Adapters and shards of a layer have types of their own.
+        if type(head) is not torch.nn.Linear or head.out_features <= PLAIN_VOCABULARY:
+            return None
+        wanted = torch.linspace(-100, 100, head.out_features, dtype=head.weight.dtype, device=self.device)
+        with torch.no_grad(), _forward_replaced(head, lambda hidden: wanted.expand(*hidden.shape[:-1], -1)):
+            logits = self.model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=self.device)).logits
+        return head if torch.equal(logits[0, 0].float(), wanted.float()) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +170,15 @@ class Prefilled:
     mask: Tensor | None  # [B, S] bool; None when no prompt is padded
     position: Tensor  # [B] int64, of the first completion token
     logits: Tensor  # [B, V], for that token
+
+
+@contextlib.contextmanager
+def _forward_replaced(module: torch.nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward
 
 
 def entropy_of(logprobs: Tensor) -> Tensor:

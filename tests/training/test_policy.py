@@ -5,10 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MambaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MambaConfig,
+    PhiConfig,
+    PretrainedConfig,
+)
 
 from training.config import BUILTIN_MODEL, ConfigError, ModelConfig
-from training.policy import Policy, Tokens, entropy_of, load_policy
+from training.policy import PLAIN_VOCABULARY, Policy, Tokens, entropy_of, load_policy
 
 PROMPTS = ["12+34=", "7*8=", "reverse abc="]
 
@@ -54,6 +63,76 @@ def test_score_has_the_gradient_of_plain_forwards(policy: Policy) -> None:
         plain[range(len(completion)), completion].sum().backward()
     for name, parameter in policy.model.named_parameters():
         torch.testing.assert_close(shared[name], parameter.grad, atol=1e-4, rtol=1e-3)
+
+
+def wide_policy(policy: Policy, config: PretrainedConfig) -> Policy:
+    """An untrained model of the vocabulary size at which logits are no longer held, with the built-in tokenizer."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    if model.get_output_embeddings().bias is not None:
+        torch.nn.init.normal_(model.get_output_embeddings().bias)
+    return Policy(model, policy.tokenizer, policy.device)
+
+
+SMALL = {
+    "vocab_size": PLAIN_VOCABULARY + 1,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "eos_token_id": 1,
+}
+WIDE = {
+    "tied": LlamaConfig(**SMALL, tie_word_embeddings=True),
+    "untied": LlamaConfig(**SMALL, tie_word_embeddings=False),
+    "with a bias": PhiConfig(**{**SMALL, "num_key_value_heads": 4}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_large_vocabulary_is_scored_without_its_logits_and_equally(
+    name: str, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, plain = wide_policy(policy, WIDE[name]), wide_policy(policy, WIDE[name])
+    tokens = padded_tokens(policy, [[21, 1000, 1], [40], [5, 6, 7, 1024, 1], [9, 1]], [0, 0, 1, 2])
+    ours.score(tokens, temperature=0.7)  # the first one looks at what follows the output layer
+    widths = set()
+    hook = ours.model.get_output_embeddings().register_forward_hook(lambda layer, args, out: widths.add(out.shape[-1]))
+    scores = [ours.score(tokens, temperature=0.7, with_entropy=True)]
+    hook.remove()
+    assert widths == {32}, "the output layer let the hidden states through"
+    monkeypatch.setattr("training.policy.PLAIN_VOCABULARY", 10**9)
+    scores.append(plain.score(tokens, temperature=0.7, with_entropy=True))
+    counts = tokens.completion_mask
+    for one in scores:
+        assert one.entropy is not None
+        (one.logprobs + 0.3 * one.entropy)[counts].square().sum().backward()
+    torch.testing.assert_close(scores[0].logprobs[counts], scores[1].logprobs[counts], atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(scores[0].entropy[counts], scores[1].entropy[counts], atol=1e-5, rtol=1e-6)
+    for mine, other in zip(ours.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**SMALL, final_logit_softcapping=30.0, query_pre_attn_scalar=8),
+        GraniteConfig(**SMALL, logits_scaling=8.0),
+        CohereConfig(**SMALL, logit_scale=0.0625),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_what_a_model_does_after_its_output_layer_is_kept(config: PretrainedConfig, policy: Policy) -> None:
+    model = wide_policy(policy, config)
+    completion = [21, 1000, 1]
+    scores = model.score(padded_tokens(policy, [completion] * 3, [0, 1, 2]), temperature=0.7)
+    for row, prompt in enumerate(PROMPTS):
+        plain = plain_logprobs(model, policy.encode(prompt), completion, 0.7)
+        torch.testing.assert_close(scores.logprobs[row], plain[range(3), completion], atol=5e-5, rtol=0)
 
 
 def test_rows_keep_only_what_they_need(policy: Policy) -> None:
