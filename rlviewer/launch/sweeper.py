@@ -166,12 +166,14 @@ def mark_silent() -> None:
         # It locks many runs at once, and only then topics, as everybody else.
         _one_at_a_time(cursor)
         cursor.execute(
+            # A row that somebody holds locked is being written to; the next look takes it if they froze.
             "UPDATE runs_run r SET state = 'silent', state_reason = 'not heard from since '"
-            "  || to_char(l.heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'"
-            " FROM runs_attempt a JOIN launch_lease l ON l.attempt_id = a.id"
-            " WHERE a.run_id = r.id AND a.number = r.current_attempt AND l.holder <> ''"
-            "  AND l.heartbeat_at < now() - make_interval(secs => %s)"
-            "  AND r.state IN ('queued', 'starting', 'running', 'paused', 'stopping') RETURNING r.id",
+            "  || to_char(unheard.heartbeat_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'"
+            " FROM (SELECT q.id, l.heartbeat_at FROM runs_run q JOIN runs_attempt a ON a.run_id = q.id"
+            "  AND a.number = q.current_attempt JOIN launch_lease l ON l.attempt_id = a.id"
+            "  WHERE l.holder <> '' AND l.heartbeat_at < now() - make_interval(secs => %s)"
+            "  AND q.state IN ('queued', 'starting', 'running', 'paused', 'stopping') FOR UPDATE OF q SKIP LOCKED"
+            " ) unheard WHERE r.id = unheard.id RETURNING r.id",
             [settings.SILENT_SECONDS],
         )
         for run in Run.objects.filter(pk__in=[row[0] for row in cursor.fetchall()]).order_by("pk"):
