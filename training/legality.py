@@ -97,6 +97,7 @@ def check(config: RunConfig, *, takes_own: bool = False) -> None:
     _check_side_model(resolved)
     _check_loss(config, resolved)
     _check_kl(config, resolved)
+    _check_engine(config)
     _check_schedule(config)
     _check_task(config, resolved)
 
@@ -277,6 +278,22 @@ def _check_kl(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError("algorithm_params.kl_estimator", "k1 as a loss has zero expected gradient; take k2 or k3")
     if not params["kl_coefficient"]:
         raise ConfigError("algorithm_params.kl_coefficient", "hooks.H8 names ref_kl, so it must be above 0")
+
+
+def _check_engine(config: RunConfig) -> None:
+    sampling = config.sampling
+    if sampling.engine == "vllm_server":
+        return
+    for name, is_set in (
+        ("tensor_parallel", sampling.tensor_parallel > 1),
+        ("server_devices", sampling.server_devices != ""),
+        ("server_url", sampling.server_url != ""),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"sampling.{name}",
+                f"is of a vLLM server, and {sampling.engine} samples; set sampling.engine to vllm_server, or leave it out",
+            )
 
 
 def _check_schedule(config: RunConfig) -> None:

@@ -513,7 +513,8 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
 
 def sampling_json(run: Run) -> str:
     sampling = run.config.sampling
-    return json.dumps({"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens})
+    told = ("temperature", "max_new_tokens", "top_k", "top_p", "min_p", "engine")
+    return json.dumps({name: getattr(sampling, name) for name in told})
 
 
 def save_checkpoint(run: Run, step: int) -> None:

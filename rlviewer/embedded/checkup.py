@@ -198,7 +198,7 @@ def check_training() -> Iterator[Finding]:
     for package, level, advice in (
         ("torch", Level.PROBLEM, "make run installs it (requirements/train.txt)"),
         ("transformers", Level.PROBLEM, "make run installs it (requirements/train.txt)"),
-        ("vllm", Level.NOTE, "only needed to sample with vLLM"),
+        ("vllm", Level.NOTE, "only needed to sample with vLLM: make vllm"),
     ):
         version = installed_version(package) or installed_version(f"{package}-cpu")
         yield judge(package, version or "not installed", fine=bool(version), advice=advice, otherwise=level)

@@ -195,18 +195,25 @@ def server_environment(config: SamplingConfig) -> dict[str, str]:
 
 
 def checked_address(url: str) -> str:
-    """`host:port` of `http://host:port`.
+    """`host:port` of `http://host:port`, on this host or on one that RLVIEWER_VLLM_HOSTS lists (with commas).
+
+    The server does what it is told, and whoever may start a run writes the address.
 
     Raises:
-        ConfigError: another kind of address.
+        ConfigError: another kind of address, or a host that is not listed.
     """
     try:
         parts = urlsplit(url)
-        is_plain = parts.scheme == "http" and parts.hostname and parts.port and parts.path in ("", "/")
+        host = parts.hostname or ""
+        is_plain = parts.scheme == "http" and host and parts.port and parts.path in ("", "/") and not parts.query
     except ValueError:
         is_plain = False
     if not is_plain:
         raise ConfigError("sampling.server_url", f"must be like http://127.0.0.1:8000, got {url!r}")
+    if host not in {"127.0.0.1", "localhost", *os.environ.get("RLVIEWER_VLLM_HOSTS", "").split(",")}:
+        raise ConfigError(
+            "sampling.server_url", f"{host} is not this host; to allow it, list it in RLVIEWER_VLLM_HOSTS"
+        )
     return parts.netloc
 
 

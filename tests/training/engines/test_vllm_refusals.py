@@ -39,6 +39,13 @@ def test_only_a_plain_address_is_a_server(url: str) -> None:
     assert checked_address("http://127.0.0.1:8000/") == "127.0.0.1:8000"
 
 
+def test_a_server_on_another_host_has_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^sampling.server_url: gpu7 is not this host; .*RLVIEWER_VLLM_HOSTS"):
+        checked_address("http://gpu7:8000")
+    monkeypatch.setenv("RLVIEWER_VLLM_HOSTS", "gpu6,gpu7")
+    assert checked_address("http://gpu7:8000") == "gpu7:8000"
+
+
 def test_a_server_that_does_not_answer_is_refused(policy: Policy, tmp_path: Path) -> None:
     # Nothing listens on the port of discard.
     config = RunConfig.from_dict({"sampling": {"engine": "vllm_server", "server_url": "http://127.0.0.1:9"}})
