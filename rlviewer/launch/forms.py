@@ -15,7 +15,7 @@ from rlviewer.launch.presets import Preset
 from training import legality
 from training.config import ConfigError, RunConfig
 from training.params import Param
-from training.recipes import RECIPES
+from training.recipes import PRESETS, RECIPES, named
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
 
@@ -28,7 +28,13 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 # Which task and algorithm the form showed: the knobs sent with it belong to those.
 SHOWN_TASK, SHOWN_ALGORITHM = "shown_task", "shown_algorithm"
-LABELS = {"task.name": "Task", "model.path": "Model", "name": "Name", "eval.every_steps": "Evaluate every"}
+LABELS = {
+    "optimizer.name": "Optimiser",
+    "task.name": "Task",
+    "model.path": "Model",
+    "name": "Name",
+    "eval.every_steps": "Evaluate every",
+}
 MAX_TEXT = 300
 ON, OFF = "on", "off"
 
@@ -43,6 +49,9 @@ class Setting:
     help: str = ""
     options: tuple[str, ...] = ()
     suggestions: tuple[str, ...] = ()
+    titles: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # how options are shown; without one as they are
 
     @property
     def label(self) -> str:
@@ -78,7 +87,7 @@ class Setting:
         widget: forms.Widget = forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"})
         if options := (ON, OFF) if self.kind is bool else self.options:
             # A menu says "off" as well, which an unticked box would not send.
-            widget = forms.Select(choices=[(option, option) for option in options])
+            widget = forms.Select(choices=[(option, self.titles.get(option, option)) for option in options])
         elif self.suggestions:
             widget.attrs["list"] = f"{self.key}-list"
         elif self.kind in {int, float}:
@@ -91,7 +100,8 @@ class Setting:
 def config_settings(user: User) -> Iterator[Setting]:
     """Every setting of RunConfig but the free tables."""
     suggestions = {"task.name": tuple(catalog.FAMILIES)}
-    options = {"algorithm": tuple(RECIPES)}
+    options = {"algorithm": (*RECIPES, *PRESETS)}
+    titles = {"algorithm": algorithm_titles()}
     # A site admin may write another folder, so the models are suggestions to them and a choice to everybody else.
     (suggestions if user.is_superuser else options)["model.path"] = tuple(offered())
     for prefix, cls in (("", RunConfig), *_tables()):
@@ -103,7 +113,18 @@ def config_settings(user: User) -> Iterator[Setting]:
                 # One option is no choice.
                 if len(chosen) != 1 or key in options:
                     help_text = spec.metadata.get("help", "")
-                    yield Setting(key, kind, spec.default, help_text, chosen, suggestions.get(key, ()))
+                    yield Setting(
+                        key, kind, spec.default, help_text, chosen, suggestions.get(key, ()), titles.get(key, {})
+                    )
+
+
+def algorithm_titles() -> dict[str, str]:
+    """What people call the algorithms, and whose values a preset takes."""
+    found = {name: recipe.title for name, recipe in RECIPES.items()}
+    for preset in PRESETS:
+        name, _, trainer = preset.partition("@")
+        found[preset] = f"{found[name]}, as {trainer} sets it"
+    return found
 
 
 def _tables() -> Iterator[tuple[str, Any]]:
@@ -136,7 +157,7 @@ class LaunchForm(forms.Form):
     def __init__(self, user: User, values: Mapping[str, str]) -> None:
         self.user = user
         self.chosen_task, self.chosen_algorithm = values.get("task.name", ""), values.get("algorithm", "")
-        self.family, self.recipe = _family(self.chosen_task), RECIPES.get(self.chosen_algorithm)
+        self.family, self.recipe = _family(self.chosen_task), named(self.chosen_algorithm)
         found = [
             *config_settings(user),
             *knob_settings("task.params.", self.family.params if self.family else {}),
