@@ -186,8 +186,7 @@ def signed_advantages(groups: ScoredGroups, *, positive_weight: float, negative_
     if not bool((is_right | is_wrong).all()):
         odd = rewards[~(is_right | is_wrong)][0].item()
         raise ValueError(f"needs rewards of 0 and 1, got {odd}; take an algorithm for graded rewards")
-    advantage = torch.where(is_right, positive_weight, -negative_weight).double()
-    advantage = torch.where(scored, advantage, 0)
+    advantage = torch.where(scored, is_right.double() * positive_weight - is_wrong.double() * negative_weight, 0)
     return described(groups, advantage, scored & (advantage != 0))
 
 

@@ -142,7 +142,7 @@ def _pass_at_k(groups: ScoredGroups, params: Params) -> GroupAdvantages:
         right = groups.correct[prompt, columns]
         k = min(params["pass_k"], len(rewards))
         of_right, of_wrong = group_objectives.pass_at_k_advantages(len(rewards), int(right.sum()), k=k)
-        return torch.where(right, of_right, of_wrong).double()
+        return torch.where(right, torch.full_like(rewards, of_right), of_wrong)
 
     return _each_group(groups, of_group)
 

@@ -226,7 +226,7 @@ def soft_gate_loss(
         raise ValueError(f"tau must be above 0, got {tau_positive} and {tau_negative}")
     found = importance_ratio(policy_logprobs, sampler_logprobs, loss_mask)
     advantages = _counted(token_advantages, found)
-    tau = torch.where(advantages > 0, tau_positive, tau_negative).to(advantages.dtype)
+    tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
     return _policy_loss(found, -4 / tau * torch.sigmoid(tau * (found.ratio - 1)) * advantages)
 
 

@@ -73,8 +73,11 @@ def sampled_tokens(loss_mask: Tensor, *, share: float, seed: int) -> Tensor:
 
     Source: NAT (URS), arXiv:2603.06619.
     """
-    draw = torch.rand(loss_mask.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return torch.where(loss_mask.bool() & (draw.to(loss_mask.device) < share), 1 / share, 0)
+    counts = loss_mask.bool()
+    draw = torch.rand(int(counts.sum()), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    out = torch.zeros(counts.shape, dtype=torch.float64, device=counts.device)
+    out[counts] = ((draw < share).double() / share).to(counts.device)
+    return out
 
 
 def prefix_cut(loss_mask: Tensor, *, shortest: int, seed: int) -> Tensor:
