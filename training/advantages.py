@@ -130,6 +130,9 @@ class ScoredGroups:
     is_greedy: Tensor | None = None  # [P, G] bool: sampled as a baseline, not to learn from
     strata: Tensor | None = None  # [P, G] int64, equal for rollouts of one structure
     steps_differ: Tensor | None = None  # [P] bool: the step rewards of the group are not all equal
+    clusters: Tensor | None = None  # [P, G] int64, equal for equal answers; -1: none could be read
+    tracker_value: Tensor | None = None  # [P] running value of the prompt before this step, in reward units
+    base_majority: Tensor | None = None  # [P] share of the base model's samples with their most frequent answer
 
     @property
     def reward_mean(self) -> float:

@@ -149,8 +149,15 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """Raises ConfigError naming the first key at fault and, for a typo, the nearest right one."""
-        return _build(cls, raw, "")
+        """The configuration; what it does not name is the recipe's, else the default.
+
+        Raises:
+            ConfigError: names the first key at fault and, for a typo, the nearest right one.
+        """
+        # Recipes use what this module defines.
+        from training.recipes import with_settings
+
+        return _build(cls, with_settings(raw), "")
 
     @classmethod
     def from_toml(cls, source: str, *, where: str = "config") -> Self:

@@ -81,6 +81,9 @@ def assign_credit(
             is_greedy=rollouts.by_group(rollouts.is_greedy, False),
             strata=None if strata is None else rollouts.by_group(strata, -1),
             steps_differ=None if steps is None else _steps_differ(steps, owner, len(rewards)),
+            clusters=rollouts.by_group(_clusters(scores, device), -1),
+            tracker_value=_of_prompts([one.tracker_value for one in rollouts.chosen], device),
+            base_majority=_of_prompts([one.base_majority for one in rollouts.chosen], device),
         ),
         params,
     )
@@ -133,6 +136,17 @@ def assign_credit(
     )
 
 
+def _clusters(scores: ScoredRollouts, device: torch.device) -> Tensor:
+    found = [-1 if one.answer_cluster is None else one.answer_cluster for one in scores.scored]
+    return torch.tensor(found, device=device)
+
+
+def _of_prompts(values: Sequence[float | None], device: torch.device) -> Tensor | None:
+    """`[P]` float64; None unless every prompt has a value."""
+    known = [value for value in values if value is not None]
+    return torch.tensor(known, dtype=torch.float64, device=device) if len(known) == len(values) else None
+
+
 def _mean_advantage(advantage: Tensor, weights: TokenWeights, loss_mask: Tensor) -> Tensor:
     """`advantage` where H6 left it alone, else the mean over the rollout's counted tokens."""
     if torch.equal(weights.token_advantages, spread(advantage, loss_mask).token_advantages):
@@ -170,7 +184,13 @@ def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> 
     )
     for (kept, is_selected, prompt, is_greedy), one in zip(rows, scores.scored, strict=True):
         own_reason = (
-            "baseline" if is_greedy else "truncated" if is_selected else "unselected" if one.spans else "unscored"
+            "baseline"
+            if is_greedy
+            else "truncated"
+            if is_selected
+            else "unselected"
+            if one.spans
+            else one.drop_reason or "unscored"
         )
         reasons.append(None if kept else signal.choices[prompt].drop_reason or own_reason)
     return reasons

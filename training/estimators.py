@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training import group_objectives
+from training import advantages_tracked, group_objectives
 from training.advantages import (
     TIE_TOLERANCE,
     GroupAdvantages,
@@ -193,4 +193,6 @@ ADVANTAGES: dict[str, Callable[[ScoredGroups, Params], GroupAdvantages]] = {
     "pass_at_k": _pass_at_k,
     "difficulty": _difficulty,
     "stratified": _stratified,
+    "tracked": advantages_tracked.tracked,
+    "voted": advantages_tracked.voted,
 }

@@ -24,10 +24,24 @@ class Hook:
 
 
 HOOKS: dict[str, Hook] = {
-    "H1": Hook("Task supply", "training.supply", ("tasks",)),
-    "H2": Hook("Prompt transform", "training.transforms", ("identity",)),
+    "H1": Hook("Task supply", "training.supply", ("tasks", "difficulty_window")),
+    "H2": Hook("Prompt transform", "training.transforms", ("identity", "worked_examples")),
     "H3": Hook("Rollout plan", "training.plans", ("plain", "with_greedy")),
-    "H4": Hook("Reward and feedback", "training.rewards", ("task", "overlong_penalty", "shorter_is_better"), many=True),
+    "H4": Hook(
+        "Reward and feedback",
+        "training.rewards",
+        (
+            "task",
+            "overlong_penalty",
+            "shorter_is_better",
+            "unparsable_penalty",
+            "step_labels",
+            "majority_vote",
+            "confident_vote",
+            "soft_labels",
+        ),
+        many=True,
+    ),
     "H5": Hook(
         "Group to advantage",
         "training.estimators",
@@ -47,6 +61,8 @@ HOOKS: dict[str, Hook] = {
             "pass_at_k",
             "difficulty",
             "stratified",
+            "tracked",
+            "voted",
         ),
     ),
     "H6": Hook(
@@ -86,7 +102,9 @@ HOOKS: dict[str, Hook] = {
         ),
     ),
     "H8": Hook("Auxiliary loss", "training.auxiliary", ("ref_kl", "entropy_bonus", "drift_square"), many=True),
-    "H9": Hook("Prompt and batch selection", "training.selection", ("uniform", "mixed_only")),
+    "H9": Hook(
+        "Prompt and batch selection", "training.selections", ("uniform", "mixed_only", "base_profile", "tracked")
+    ),
     "H10": Hook("Side model", "training.side_models", ("none", "critic")),
 }
 # What an entry reads that not every step has; a run works out what any of its entries needs.

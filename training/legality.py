@@ -5,6 +5,7 @@ from typing import Any
 
 from training import own
 from training.config import BUILTIN_MODEL, ConfigError, RunConfig
+from training.data_legality import check_data, pool_size
 from training.hooks import HOOKS, merge_parts, needs
 from training.params import check_params, unknown
 from training.recipes import PRESETS, RECIPES, Recipe, named
@@ -26,6 +27,7 @@ GROUP_RELATIVE = frozenset(
         "pass_at_k",
         "difficulty",
         "stratified",
+        "voted",
     }
 )
 # Entries of H5 that leave an advantage in the reward's own unit, reward minus baseline.
@@ -77,7 +79,7 @@ def resolve(config: RunConfig, *, on_worker: bool = False) -> Resolved:
         parts["H8"] = (*parts["H8"], "ref_kl")
         needed = needs(parts)
     family, task_params = catalog.placed(config.task, on_worker=on_worker)
-    return Resolved(recipe, params, parts, family, task_params, needed, config.task.pool)
+    return Resolved(recipe, params, parts, family, task_params, needed, pool_size(config, parts))
 
 
 def check(config: RunConfig, *, takes_own: bool = False) -> None:
@@ -99,6 +101,7 @@ def check(config: RunConfig, *, takes_own: bool = False) -> None:
     _check_kl(config, resolved)
     _check_engine(config)
     _check_schedule(config)
+    check_data(config, resolved)
     _check_task(config, resolved)
 
 

@@ -8,83 +8,21 @@ import functools
 import math
 import numbers
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from training import own
+from training import label_rewards, own
 from training.config import ConfigError
+from training.spans import KINDS, NO_PARAMS, Completion, RewardFunction, RewardSpan, Scored, checked
 from training.tasks.base import Task, TaskFamily
-
-NO_PARAMS: Mapping[str, Any] = {}
-KINDS = ("outcome", "process", "format", "penalty", "shaping")
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What was sampled, as a reward function sees it."""
-
-    text: str
-    token_count: int  # end of sequence included
-    stop_reason: str  # "stop", "length" or "error"
-    mean_entropy: float = math.nan  # of the sampler over its tokens, in nats; NaN: the sampler gave none
-
-
-@dataclass(frozen=True, slots=True)
-class RewardSpan:
-    """A part of the reward, earned by the tokens from `token_start` up to, not including, `token_end`."""
-
-    token_start: int
-    token_end: int
-    value: float
-    kind: str
-    name: str
-    version: str = "1"
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What is known of one completion after scoring."""
-
-    spans: tuple[RewardSpan, ...] = ()
-    correct: bool = False
-    parsed_answer: str | None = None
-    answer_cluster: int | None = None  # equal inside a group for equal answers; None: no answer
-    feedback: str = ""
-
-    @property
-    def outcome(self) -> float:
-        """The reward without penalties and shaping; NaN if there is none."""
-        earned = [span.value for span in self.spans if span.kind not in ("penalty", "shaping")]
-        return math.fsum(earned) if earned else math.nan
-
-    @property
-    def reward(self) -> float:
-        """Sum of the spans; NaN if there is none."""
-        return math.fsum(span.value for span in self.spans) if self.spans else math.nan
-
-
-RewardFunction = Callable[[TaskFamily, Task, Sequence[Completion], Mapping[str, Any]], list[Scored]]
 
 
 def task_checker(
     family: TaskFamily, task: Task, completions: Sequence[Completion], params: Mapping[str, Any]
 ) -> list[Scored]:
     """The verdict of the task's own checker: one outcome at the last token."""
-    return [_check(family, task, completion) for completion in completions]
-
-
-def _check(family: TaskFamily, task: Task, completion: Completion) -> Scored:
-    if completion.stop_reason == "error" or completion.token_count == 0:
-        return Scored(feedback="Not scored: sampling failed.")
-    verdict = family.check(task, completion.text)
-    last = completion.token_count - 1
-    return Scored(
-        spans=(RewardSpan(last, last + 1, verdict.reward, "outcome", "task"),),
-        correct=verdict.correct,
-        parsed_answer=verdict.parsed_answer,
-        feedback=verdict.feedback,
-    )
+    return [checked(family, task, completion) for completion in completions]
 
 
 def overlong_penalty(length_tokens: int, *, limit_tokens: int, buffer_tokens: int) -> float:
@@ -147,7 +85,19 @@ REWARDS: dict[str, RewardFunction] = {
     "task": task_checker,
     "overlong_penalty": _overlong,
     "shorter_is_better": shorter_is_better,
+    "unparsable_penalty": label_rewards.unparsable_penalty,
+    "step_labels": label_rewards.step_labels,
+    "majority_vote": label_rewards.majority_vote,
+    "confident_vote": label_rewards.confident_vote,
+    "soft_labels": label_rewards.soft_labels,
 }
+# Of these nothing may be learned from an answer key, so an evaluation goes by the task's checker.
+LABEL_FREE = frozenset({"majority_vote", "confident_vote", "soft_labels"})
+
+
+def evaluation_functions(names: Sequence[str]) -> list[RewardFunction]:
+    """What an evaluation goes by: the same functions, the task's checker where training has no answer key."""
+    return [task_checker] if LABEL_FREE & set(names) else reward_functions(names)
 
 
 def reward_functions(names: Sequence[str]) -> list[RewardFunction]:
@@ -191,13 +141,13 @@ def own_reward(name: str) -> RewardFunction:
 def _own_scored(family: TaskFamily, task: Task, completion: Completion, result: Any, name: str, version: str) -> Scored:
     if isinstance(result, Scored):
         return replace(result, spans=tuple(replace(span, version=version) for span in result.spans))
-    checked = replace(_check(family, task, completion), spans=())
+    unscored = replace(checked(family, task, completion), spans=())
     if not (result is None or isinstance(result, numbers.Real)):
         raise ValueError(f"{name} must give a number, None or a Scored for each completion, got {result!r:.80}")
     if result is None or math.isnan(result) or completion.stop_reason == "error" or not completion.token_count:
-        return checked
+        return unscored
     last = completion.token_count - 1
-    return replace(checked, spans=(RewardSpan(last, last + 1, float(result), "outcome", name, version),))
+    return replace(unscored, spans=(RewardSpan(last, last + 1, float(result), "outcome", name, version),))
 
 
 def score_group(
@@ -235,6 +185,7 @@ def _merge(parts: Sequence[Scored]) -> Scored:
         correct=any(part.correct for part in parts),
         parsed_answer=next((part.parsed_answer for part in parts if part.parsed_answer is not None), None),
         feedback=next((part.feedback for part in parts if part.feedback), ""),
+        drop_reason=next((part.drop_reason for part in parts if part.drop_reason), ""),
     )
 
 

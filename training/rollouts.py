@@ -42,6 +42,7 @@ class Rollouts:
     is_finished: Tensor  # [B] bool
     completions: list[bytes]  # B
     seeds: list[int]  # B, of the sampler
+    pieces: Sequence[bytes] = ()  # of the vocabulary
 
     @property
     def group_index(self) -> Tensor:
@@ -127,6 +128,7 @@ def sample_rollouts(
         is_finished=samples.is_finished,
         completions=[policy.decode(row[:end]) for row, end in zip(rows, samples.lengths.tolist(), strict=True)],
         seeds=[seed] * len(rows),
+        pieces=policy.pieces,
     )
 
 
@@ -162,6 +164,7 @@ def join_rollouts(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
         is_finished=torch.cat([part.is_finished for part in parts]),
         completions=[one for part in parts for one in part.completions],
         seeds=[one for part in parts for one in part.seeds],
+        pieces=parts[0].pieces,
     )
 
 
@@ -188,19 +191,20 @@ def outcomes_by_group(rollouts: Rollouts, scores: ScoredRollouts) -> list[list[f
 
 
 def seen_groups(rollouts: Rollouts, scores: ScoredRollouts) -> list[SeenGroup]:
-    """What a selection is told of each group."""
-    right = (scores.correct & rollouts.is_finished).tolist()
+    """What a supply and a selection are told of each group."""
+    correct, is_finished = scores.correct.tolist(), rollouts.is_finished.tolist()
     seen, first = [], 0
     for choice, prompt_ids, outcomes in zip(
         rollouts.chosen, rollouts.prompt_ids, outcomes_by_group(rollouts, scores), strict=True
     ):
-        end = int(rollouts.lengths[first])
+        end, rows = int(rollouts.lengths[first]), slice(first, first + len(outcomes))
         response = Response(
             prompt_ids,
             rollouts.tokens.completion_ids[first, :end].tolist(),
             rollouts.sampler_logprobs[first, :end].tolist(),
         )
-        seen.append(SeenGroup(choice, outcomes, right[first : first + len(outcomes)], response))
+        answers = [one.parsed_answer for one in scores.scored[rows]]
+        seen.append(SeenGroup(choice, outcomes, correct[rows], is_finished[rows], answers, response))
         first += len(outcomes)
     return seen
 
@@ -235,9 +239,18 @@ def score_rollouts(
     generated = rollouts.generated
     entropy = torch.where(generated, rollouts.entropy, 0).double().sum(dim=1) / generated.sum(dim=1)
     completions = [
-        Completion(completion.decode("utf-8", "replace"), length, "stop" if is_finished else "length", mean_entropy)
-        for completion, length, is_finished, mean_entropy in zip(
+        Completion(
+            completion.decode("utf-8", "replace"),
+            length,
+            "stop" if is_finished else "length",
+            mean_entropy,
+            raw=completion,
+            token_ids=row[:length],
+            pieces=rollouts.pieces,
+        )
+        for completion, row, length, is_finished, mean_entropy in zip(
             rollouts.completions,
+            rollouts.tokens.completion_ids.tolist(),
             rollouts.lengths.tolist(),
             rollouts.is_finished.tolist(),
             entropy.tolist(),

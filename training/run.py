@@ -49,7 +49,7 @@ from training.policy import Policy, load_policy
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
 from training.reward_shaping import kl_in_reward
-from training.rewards import reward_functions
+from training.rewards import LABEL_FREE, evaluation_functions, reward_functions
 from training.rollouts import (
     Rollouts,
     ScoredRollouts,
@@ -63,17 +63,21 @@ from training.rollouts import (
     shuffle_rewards,
 )
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
-from training.selection import SELECTIONS, ChosenPrompt, Uniform
+from training.selection import ChosenPrompt, Uniform, prompt_columns
+from training.selections import SELECTIONS
 from training.side_models import SIDE_MODELS, SideModel
 from training.supply import SUPPLIES, SupplyContext, TaskSupply
 from training.tasks.base import Task
 from training.tasks.pool import check_room
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
+from training.trackers import base_rates
 from training.transforms import TRANSFORMS, PromptContext, identity
 from training.trust_region import update_within_region
+from training.voting import vote_metrics
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
-HELD_OUT = "heldout"
+HELD_OUT, BASE_PROFILE = "heldout", "base_profile"
+PROFILE_ROLLOUTS = 1024  # of the base model at a time
 
 logger = logging.getLogger("training")
 
@@ -144,6 +148,7 @@ class Run:
 def train(run: Run, first_step: int, progress: Progress) -> bool:
     """Steps from `first_step` to the last; False when stopped on request. Ends with a checkpoint either way."""
     config = run.config
+    profile_base(run)
     for step in range(first_step, config.steps):
         if is_evaluation_due(config, step):
             evaluate(run, step, progress)
@@ -244,6 +249,8 @@ def observe_step(run: Run, step: int, rollouts: Rollouts, scores: ScoredRollouts
     """H1 and H9 learn from what came of their choices; the metrics they give."""
     config, seen = run.config, seen_groups(rollouts, scores)
     supplied = run.supply.observe([(group.choice.task, group.right) for group in seen])
+    if LABEL_FREE & set(run.resolved.parts["H4"]):
+        supplied |= vote_metrics([(group.answers, group.correct) for group in seen])
     return supplied | run.selection.observe(
         step,
         seen,
@@ -445,6 +452,7 @@ def record_step(
                 "kept": [choice.kept for choice in signal.choices],
                 "drop_reason": [choice.drop_reason or None for choice in signal.choices],
                 "stratum_keys": signal.stratum_keys(rollouts.group_index),
+                **prompt_columns(rollouts.chosen),
             },
         )
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
@@ -462,37 +470,82 @@ def is_evaluation_due(config: RunConfig, step: int) -> bool:
 
 def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     """Held-out rollouts of the policy as it is. Draws nothing that training draws, so the schedule changes no step."""
-    config, started = run.config, time.perf_counter()
+    started, samples = time.perf_counter(), run.config.eval.samples
     run.attempt.report(state="running", phase="evaluating")
     run.seconds.clear()
+    rollouts, scores = answer(
+        run, run.held_out, samples, seed=derived_seed(run.config.seed, "evaluation", checkpoint_step)
+    )
+    if checkpoint_step == 0:
+        run.base_correct = correct_per_prompt(rollouts, scores)
+    metrics = evaluation_metrics(rollouts, scores, samples=samples)
+    progress.evaluation(checkpoint_step, metrics)
+    metrics["seconds_step"] = time.perf_counter() - started
+    base = {
+        "base_pass_rate": [right / samples for right in run.base_correct],
+        "base_samples": [samples] * len(run.held_out),
+    }
+    record_answers(run, checkpoint_step, HELD_OUT, rollouts, scores, metrics, base)
+
+
+def profile_base(run: Run) -> None:
+    """What the base model makes of the prompts that H9 wants to know about, stored as an evaluation of its own."""
+    tasks, samples = run.selection.to_profile, run.selection.profile_samples
+    if not tasks:
+        return
+    started = time.perf_counter()
+    run.seconds.clear()
+    size = max(PROFILE_ROLLOUTS // samples, 1)
+    parts = []
+    for first in range(0, len(tasks), size):
+        run.attempt.report(state="running", phase=f"asking the base model, prompt {first + 1} of {len(tasks)}")
+        seed = derived_seed(run.config.seed, "base profile", first)
+        parts.append(answer(run, tasks[first : first + size], samples, seed=seed))
+    sampled, scored = zip(*parts, strict=True)
+    rollouts, scores = join_rollouts(sampled, run.policy.pad_id), join_scores(scored)
+    run.selection.learn_profile(seen_groups(rollouts, scores))
+    metrics = evaluation_metrics(rollouts, scores, samples=samples)
+    metrics["seconds_step"] = time.perf_counter() - started
+    rates = [base_rates(group) for group in seen_groups(rollouts, scores)]
+    base = {name: [rate[name] for rate in rates] for name in ("base_pass_rate", "base_samples")}
+    record_answers(run, 0, BASE_PROFILE, rollouts, scores, metrics, base)
+
+
+def answer(run: Run, tasks: list[Task], samples: int, *, seed: int) -> tuple[Rollouts, ScoredRollouts]:
+    """Completions of `tasks` as they stand, judged with the answer key."""
+    config = run.config
     with run.phase("sample"):
-        chosen = [ChosenPrompt(task) for task in run.held_out]
-        prompts = [identity(task) for task in run.held_out]
         rollouts = sample_rollouts(
             run.policy,
             run.engine,
-            chosen,
-            prompts,
-            [SampleRequest(prompt=index, count=config.eval.samples) for index in range(len(prompts))],
+            [ChosenPrompt(task) for task in tasks],
+            [identity(task) for task in tasks],
+            [SampleRequest(prompt=index, count=samples) for index in range(len(tasks))],
             temperature=config.sampling.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
-            seed=derived_seed(config.seed, "evaluation", checkpoint_step),
+            seed=seed,
         )
     with run.phase("score"):
         scores = score_rollouts(
             rollouts,
             run.resolved.family,
-            reward_functions(run.resolved.parts["H4"]),
+            evaluation_functions(run.resolved.parts["H4"]),
             truncated=config.truncated,
             params=run.resolved.params,
         )
-    if checkpoint_step == 0:
-        run.base_correct = correct_per_prompt(rollouts, scores)
-    samples = config.eval.samples
-    metrics = evaluation_metrics(rollouts, scores, samples=samples)
-    progress.evaluation(checkpoint_step, metrics)
-    metrics["seconds_step"] = time.perf_counter() - started
-    header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=HELD_OUT, phase_seconds=run.seconds)
+    return rollouts, scores
+
+
+def record_answers(
+    run: Run,
+    checkpoint_step: int,
+    split: str,
+    rollouts: Rollouts,
+    scores: ScoredRollouts,
+    metrics: dict[str, float],
+    group_columns: dict[str, Any],
+) -> None:
+    header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=split, phase_seconds=run.seconds)
     recorded = make_batch(
         header,
         rollouts,
@@ -502,11 +555,7 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
         sample_seconds=run.seconds["sample"],
         rollout_columns={},
         token_columns={},
-        group_columns={
-            "sampling": [sampling_json(run)] * len(prompts),
-            "base_pass_rate": [right / samples for right in run.base_correct],
-            "base_samples": [samples] * len(prompts),
-        },
+        group_columns={"sampling": [sampling_json(run)] * len(rollouts.prompts), **group_columns},
     )
     run.recorder.put(recorded, metrics)
 

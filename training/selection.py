@@ -16,6 +16,13 @@ TIE_TOLERANCE = 1e-6
 class ChosenPrompt:
     task: Task
     sampling_weight: float = 1.0
+    position: int | None = None  # in the pool
+    tracker_value: float | None = None  # as it was before this step, like the next two
+    tracker_count: float | None = None
+    tracker_last_seen: int | None = None  # step
+    base_pass_rate: float | None = None
+    base_samples: int | None = None
+    base_majority: float | None = None  # share of the base model's samples with their most frequent answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,21 @@ class SeenGroup:
 
     choice: ChosenPrompt
     outcomes: Sequence[float]  # rewards before penalties and shaping; NaN: not scored
-    right: Sequence[bool]  # cut completions count as wrong
+    correct: Sequence[bool]
+    is_finished: Sequence[bool]
+    answers: Sequence[str | None]
     first: Response
+
+    @property
+    def right(self) -> list[bool]:
+        """Correct and not cut at the limit."""
+        return [correct and done for correct, done in zip(self.correct, self.is_finished, strict=True)]
+
+
+def prompt_columns(chosen: Sequence[ChosenPrompt]) -> dict[str, list[Any]]:
+    """What a batch stores of the prompts beside the tasks."""
+    names = ("tracker_value", "tracker_count", "tracker_last_seen", "base_pass_rate", "base_samples")
+    return {name: [getattr(one, name) for one in chosen] for name in names}
 
 
 class Uniform:
@@ -59,6 +79,19 @@ class Uniform:
         self.supply = supply
         self.params = params
         self.seed = seed
+
+    @property
+    def to_profile(self) -> list[Task]:
+        """Tasks to ask the base model before the first step; none once it is known."""
+        return []
+
+    @property
+    def profile_samples(self) -> int:
+        """How many completions of each."""
+        return 0
+
+    def learn_profile(self, seen: Sequence[SeenGroup]) -> None:
+        """What the base model made of the tasks to profile, in their order."""
 
     def choose(self, count: int) -> list[ChosenPrompt]:
         """Prompts for the step at hand."""
@@ -104,9 +137,3 @@ def keep_all_groups(dead_causes: Sequence[str | None]) -> list[GroupChoice]:
         GroupChoice(cause not in ("single", "unscored"), cause if cause in ("single", "unscored") else "")
         for cause in dead_causes
     ]
-
-
-SELECTIONS: dict[str, type[Uniform]] = {
-    "uniform": Uniform,
-    "mixed_only": MixedOnly,
-}

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from training.tasks.base import Task, TaskFamily
 from training.tasks.pool import make_pool
 from training.tasks.stream import TaskStream
+from training.tasks.window import DifficultyWindow
 
 
 class TaskSupply(Protocol):
@@ -47,6 +48,17 @@ def _tasks(context: SupplyContext) -> TaskSupply:
     return TaskStream(context.family, context.task_params, context.seed)
 
 
+def _difficulty_window(context: SupplyContext) -> TaskSupply:
+    return DifficultyWindow(
+        context.family,
+        context.task_params,
+        context.seed,
+        group_size=context.group_size,
+        promote_above=context.params["promote_above"],
+    )
+
+
 SUPPLIES: dict[str, Callable[[SupplyContext], TaskSupply]] = {
     "tasks": _tasks,
+    "difficulty_window": _difficulty_window,
 }

@@ -52,6 +52,33 @@ def identity(task: Task, context: PromptContext | None = None) -> TransformedPro
     return TransformedPrompt(prompt=(Segment(task.prompt),))
 
 
+def example_chance(step: int, steps: int, *, start: float, end: float) -> float:
+    """Linear in the step, from `start` at the first (0) to `end` at the last (`steps` - 1).
+
+    Source: curriculum of in-context examples (CBRL), arXiv:2603.18953.
+    """
+    return start + (end - start) * (step / (steps - 1) if steps > 1 else 0.0)
+
+
+def worked_examples(task: Task, context: PromptContext) -> TransformedPrompt:
+    """With a chance that changes over the run, a few solved tasks of the same kind before the prompt, a line each.
+
+    Never the task itself; a family with fewer gives what it has. Evaluations never get examples.
+    """
+    params = context.params
+    chance = example_chance(context.step, context.steps, start=params["examples_start"], end=params["examples_end"])
+    if context.rng.random() >= chance:
+        return identity(task)
+    examples = context.examples(task, params["example_count"], context.rng)
+    shown = [f"{one.prompt}{one.solution if params['example_steps'] else one.answer}\n" for one in examples]
+    return TransformedPrompt(
+        prompt=(*(Segment(text) for text in shown), Segment(task.prompt)),
+        name="worked_examples",
+        parameters={"count": len(examples), "chance": chance},
+    )
+
+
 TRANSFORMS: dict[str, Callable[[Task, PromptContext], TransformedPrompt]] = {
     "identity": identity,
+    "worked_examples": worked_examples,
 }

@@ -12,7 +12,7 @@ from training.losses import LossInputs
 from training.plans import PLANS
 from training.policy import Policy
 from training.recipes import RECIPES
-from training.selection import SELECTIONS
+from training.selections import SELECTIONS
 from training.side_models import SIDE_MODELS
 from training.tasks import catalog
 from training.tasks.stream import TaskStream

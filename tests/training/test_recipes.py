@@ -102,6 +102,9 @@ class Step:
                 is_greedy=is_greedy.expand(scores.shape),
                 strata=(ends % 2).reshape(scores.shape),
                 steps_differ=scores.amax(dim=1) - scores.amin(dim=1) > 1e-6,
+                clusters=torch.where(scores > right_above, 0, -1),
+                tracker_value=torch.linspace(0.25, 0.75, len(scores)),
+                base_majority=torch.ones(len(scores)),
             ),
             self.resolved.params,
         )
@@ -409,7 +412,7 @@ SCALE_FREE = [
     for name, recipe in RECIPES.items()
     if ("divide_by_std" in recipe.params and recipe.params["divide_by_std"].default)
     or recipe.parts["H5"][0] in ("stratified", "process")
-    or (recipe.parts["H6"][-1] == "whitened" and "gae" not in recipe.parts["H6"])
+    or (recipe.parts["H6"][-1] == "whitened" and "gae" not in recipe.parts["H6"] and recipe.parts["H5"] != ("tracked",))
 ]
 
 
@@ -434,7 +437,7 @@ def test_the_unit_of_the_reward_cancels(name: str, scale: float, rewards: list[f
 
 
 # What a group of equal rewards of 1 still teaches, by design: a reward without a baseline of its own group, or entropy.
-TAUGHT_BY_EQUALS = frozenset({"vpg", "reinforce", "psr", "w_reinforce", "a2c", "ppo", "trpo", "rl_zvp"})
+TAUGHT_BY_EQUALS = frozenset({"vpg", "reinforce", "psr", "w_reinforce", "a2c", "ppo", "trpo", "rl_zvp", "spo"})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -480,6 +483,7 @@ def test_group_relative_recipes_refuse_a_group_of_one_and_the_others_take_it() -
         "psr",
         "nsr",
         "w_reinforce",
+        "spo",
     ]
 
 

@@ -3,13 +3,17 @@
 Imports no torch.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from training.recipes import (
     a2c,
+    cbrl,
     cispo,
     clip_cov,
     dapo,
+    dare,
     dppo,
     dr_grpo,
     forking_tokens,
@@ -19,11 +23,13 @@ from training.recipes import (
     grpo_process,
     gspo,
     gspo_token,
+    hardest_decile,
     icepop,
     kl_cov,
     maxrl,
     nat_rpc,
     nat_urs,
+    natbool_dag,
     nsr,
     offpolicy_mask,
     passk_training,
@@ -34,22 +40,27 @@ from training.recipes import (
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     remax,
+    restrain,
+    reward_spans,
     rl_zvp,
     rloo,
+    rlve_window,
     sapo,
     sequence_mask,
+    spo,
     stratified_grpo,
     tailrl,
     temporal_shaping,
     tis,
     trpo,
+    ttrl,
     vpg,
     w_reinforce,
 )
 from training.recipes.base import Recipe
 from training.recipes.presets import PRESETS
 
-__all__ = ["PRESETS", "RECIPES", "Recipe", "named"]
+__all__ = ["PRESETS", "RECIPES", "Recipe", "named", "with_settings"]
 
 RECIPES: dict[str, Recipe] = {
     "vpg": vpg.RECIPE,
@@ -91,6 +102,15 @@ RECIPES: dict[str, Recipe] = {
     "temporal_shaping": temporal_shaping.RECIPE,
     "nat_urs": nat_urs.RECIPE,
     "nat_rpc": nat_rpc.RECIPE,
+    "spo": spo.RECIPE,
+    "reward_spans": reward_spans.RECIPE,
+    "natbool_dag": natbool_dag.RECIPE,
+    "rlve_window": rlve_window.RECIPE,
+    "hardest_decile": hardest_decile.RECIPE,
+    "cbrl": cbrl.RECIPE,
+    "ttrl": ttrl.RECIPE,
+    "dare": dare.RECIPE,
+    "restrain": restrain.RECIPE,
 }
 
 
@@ -100,3 +120,12 @@ def named(name: str) -> Recipe | None:
         recipe = RECIPES[name.split("@")[0]]
         return replace(recipe, name=name, defaults={**recipe.defaults, **PRESETS[name]})
     return RECIPES.get(name)
+
+
+def with_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's tables, completed with what its recipe starts from where they are silent."""
+    recipe = named(str(raw.get("algorithm", "")))
+    tables = {} if recipe is None else recipe.settings
+    return dict(raw) | {
+        name: {**table, **raw.get(name, {})} for name, table in tables.items() if isinstance(raw.get(name, {}), Mapping)
+    }

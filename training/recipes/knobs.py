@@ -34,7 +34,42 @@ COMMON: dict[str, Param] = {
     ),
     "kl_horizon": Param(10_000, "Rollouts over which an adapted weight follows.", low=1, high=1_000_000_000),
 }
+PROFILE = {
+    "profile_samples": Param(8, "Completions of the base model per prompt before training.", low=1, high=1024),
+}
+LABELS = {
+    "label_centre": Param(1.0, "Share of the votes at which an answer counts most as the label.", low=0, high=1),
+    "label_width": Param(0.5, "How fast it counts less away from there.", low=0.01, high=10),
+    "least_share": Param(
+        0.25, "Share of the group that an answer needs, else all completions are pushed down.", low=0, high=1
+    ),
+}
 KNOBS: dict[tuple[str, str], dict[str, Param]] = {
+    ("H1", "difficulty_window"): {
+        "promote_above": Param(0.9, "Share of right completions from which the window moves up.", low=0, high=1),
+    },
+    ("H2", "worked_examples"): {
+        "example_count": Param(2, "Solved tasks before the prompt.", low=1, high=64),
+        "examples_start": Param(0.5, "Chance of examples at the first step.", low=0, high=1),
+        "examples_end": Param(0.0, "Chance of examples at the last step.", low=0, high=1),
+        "example_steps": Param(False, "Show the worked steps of the examples, not only their answers."),
+    },
+    ("H4", "step_labels"): {
+        "steps_weight": Param(
+            0.5, "Share of the reward that the shown steps earn; the answer earns the rest.", low=0, high=1
+        ),
+        "wrong_step_penalty": Param(0.0, "What a wrong step costs, in rewards of a right one.", low=0, high=100),
+    },
+    ("H4", "majority_vote"): {
+        "trained_votes": Param(
+            0, "Completions that train, the others only vote; 0: half of the group.", low=0, high=1024
+        ),
+    },
+    ("H4", "confident_vote"): {
+        "rarity_bonus": Param(0.1, "Reward of a rare and confident answer on top of its share.", low=0, high=10),
+        "prune_below": Param(0.05, "Answers with a lower share of the votes are dropped.", low=0, high=1),
+    },
+    ("H4", "soft_labels"): LABELS,
     ("H4", "overlong_penalty"): {
         "overlong_limit_tokens": Param(
             0, "Length from which the penalty is -1; 0 takes sampling.max_new_tokens.", low=0, high=10_000_000
@@ -121,6 +156,26 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
     },
     ("H6", "whitened"): {
         "whiten_ddof": Param(1, "1 divides squared deviations by n - 1, 0 by n.", low=0, high=1),
+    },
+    ("H5", "voted"): {
+        **LABELS,
+        "doubt_penalty": Param(1.0, "Minus the advantage where no answer has votes enough.", low=0, high=100),
+        "eps": EPS,
+    },
+    ("H9", "base_profile"): {
+        **PROFILE,
+        "preset": Param(
+            "hard",
+            "Which prompts train, by the base model's pass rate.",
+            options=("hard", "middle", "easy", "random", "all"),
+        ),
+        "keep_share": Param(0.1, "Share of the pool that trains.", low=0.0001, high=1),
+        "include_unsolved": Param(False, "Prompts that the base model never solved may train as well."),
+    },
+    ("H9", "tracked"): {
+        "profile_samples": Param(8, "Completions of the base model per prompt before training.", low=0, high=1024),
+        "drift_half_life": Param(0.06, "Nats per token of drift that halve what is remembered.", low=1e-6, high=100),
+        "count_exponent": Param(0.0, "How much seldom seen prompts are preferred.", low=0, high=10),
     },
     ("H9", "mixed_only"): {
         "extra_rounds": Param(10, "Rounds of further prompts for groups without a difference.", low=0, high=1000),

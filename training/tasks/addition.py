@@ -42,4 +42,6 @@ FAMILY = TaskFamily(
     },
     generate=generate,
     check=integer_text,
+    at_level=lambda level: {"digits": level + 1},
+    last_level=19,
 )

@@ -75,6 +75,9 @@ class TaskFamily:
     check_together: Callable[[Mapping[str, Any]], None] | None = None
     # The tasks of a family that is a fixed set: drawn from instead of `generate`.
     tasks: Callable[[Mapping[str, Any]], Sequence[Task]] | None = None
+    # Knobs of a level of difficulty, from 0 to the last; None: the family has no levels.
+    at_level: Callable[[int], dict[str, Any]] | None = None
+    last_level: int = 0
     # Of a family that is not ours: changes when its file does.
     version: str = ""
 

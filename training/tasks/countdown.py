@@ -138,4 +138,6 @@ FAMILY = TaskFamily(
     },
     generate=generate,
     check=check,
+    at_level=lambda level: {"count": level + 2},
+    last_level=4,
 )

@@ -60,4 +60,6 @@ FAMILY = TaskFamily(
     },
     generate=generate,
     check=integer_text,
+    at_level=lambda level: {"terms": level + 2},
+    last_level=6,
 )

@@ -46,4 +46,6 @@ FAMILY = TaskFamily(
     },
     generate=generate,
     check=integer_text,
+    at_level=lambda level: {"digits": level + 1, "other_digits": level + 1},
+    last_level=9,
 )

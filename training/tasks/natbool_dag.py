@@ -131,4 +131,6 @@ FAMILY = TaskFamily(
     generate=generate,
     check=check,
     check_together=check_together,
+    at_level=lambda level: {"depth": level + 1},
+    last_level=11,
 )

@@ -40,4 +40,6 @@ FAMILY = TaskFamily(
     },
     generate=generate,
     check=check,
+    at_level=lambda level: {"length": level + 2},
+    last_level=18,
 )

@@ -55,7 +55,7 @@ class TaskStream:
 
     def _next(self) -> Task:
         for _ in range(PATIENCE_DRAWS):
-            task = make_task(self.family, self.params, _draw_seed(self.seed, "train", self.drawn))
+            task = make_task(self.family, self.params, draw_seed(self.seed, "train", self.drawn))
             self.drawn += 1
             if not is_held_out(task):
                 return task
@@ -102,7 +102,7 @@ def held_out_tasks(family: TaskFamily, params: Mapping[str, Any], count: int, se
     found: dict[str, Task] = {}
     draws = since_new = 0
     while len(found) < count:
-        task = make_task(family, params, _draw_seed(seed, "heldout", draws))
+        task = make_task(family, params, draw_seed(seed, "heldout", draws))
         draws, since_new = draws + 1, since_new + 1
         if is_held_out(task) and task_key(task) not in found:
             found[task_key(task)] = task
@@ -116,7 +116,7 @@ def held_out_tasks(family: TaskFamily, params: Mapping[str, Any], count: int, se
     return list(found.values())
 
 
-def _draw_seed(seed: int, purpose: str, draw: int) -> int:
+def draw_seed(seed: int, purpose: str, draw: int) -> int:
+    """The seed of a draw; 63 bits, since it is stored in a signed column."""
     digest = hashlib.sha256(f"{purpose}|{seed}|{draw}".encode()).digest()
-    # 63 bits: it is stored in a signed column.
     return int.from_bytes(digest[:8], "big") >> 1
