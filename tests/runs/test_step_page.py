@@ -8,6 +8,7 @@ from rlviewer.runs.models import Attempt, Group, Rollout, Run, StopReason
 from rlviewer.runs.queries import step as step_queries
 from rlviewer.runs.queries.step import clusters, headline
 from tests.factories import fill_run, make_batch, make_run
+from training.alarms import sampler_alarm
 
 
 @pytest.fixture
@@ -40,6 +41,14 @@ def test_an_evaluation_teaches_nothing_and_says_nothing_of_it(client: Client, ru
 @pytest.mark.parametrize(("kind", "groups"), [("dead", 2), ("live", 4), ("kept", 4), ("dropped", 2), ("nonsense", 6)])
 def test_filters(client: Client, run: Run, kind: str, groups: int) -> None:
     assert page(client, run, f"?kind={kind}").count('class="card group"') == groups
+
+
+def test_an_alarm_of_the_trainer_says_what_is_wrong(client: Client, run: Run) -> None:
+    (event,) = sampler_alarm({"sampler_policy_gap": 0.43}, limit=0, dtype="float32")
+    run.steps.filter(split="train", index=1).update(events=[event])
+    text = page(client, run)
+    assert "sampler-policy-gap" in text and "sampler and policy differ by 0.43 nats a token" in text
+    assert "sampler-policy-gap" not in page(client, run, index=0)
 
 
 def test_a_page_of_many_groups_continues_by_key(client: Client, run: Run, monkeypatch) -> None:
