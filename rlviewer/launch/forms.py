@@ -21,7 +21,7 @@ from training.tasks.base import TaskFamily
 
 # What a person usually decides, and what stands folded below it; a name that ends in a dot means all that it starts.
 SECTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("What", ("name", "task.name", "task.params."), ()),
+    ("What", ("name", "task.name", "task.params."), ("task.",)),
     ("Who", ("model.path",), ("model.",)),
     ("How", ("algorithm", "optimizer.learning_rate", "sampling.group_size"), ("algorithm_params.", "optimizer.")),
     ("Budget", ("steps", "sampling.prompts_per_step", "sampling.max_new_tokens", "eval.every_steps", "seed"), ("",)),
@@ -170,8 +170,17 @@ class LaunchForm(forms.Form):
 
     @classmethod
     def from_query(cls, user: User, query: QueryDict, preset: Preset) -> Self:
-        """The preset with what the query changes; knobs of another task or algorithm than the chosen one are dropped."""
+        """The preset with what the query changes; knobs of another task or algorithm than the chosen one are dropped.
+
+        An algorithm that is chosen anew brings what its recipe starts from.
+        """
         values, sent = preset_values(user, preset), {name: query.get(name, "") for name in query}
+        algorithm = sent.get("algorithm", values["algorithm"])
+        if algorithm != sent.get(SHOWN_ALGORITHM, values["algorithm"]):
+            wanted = recipe_values(algorithm)
+            values |= wanted
+            if SHOWN_ALGORITHM in sent:
+                sent = {name: value for name, value in sent.items() if name not in wanted}
         for shown, key, prefix in (
             (SHOWN_TASK, "task.name", "task.params."),
             (SHOWN_ALGORITHM, "algorithm", "algorithm_params."),
@@ -256,6 +265,13 @@ def _family(name: str) -> TaskFamily | None:
         return catalog.resolve(name)
     except ConfigError:
         return None
+
+
+def recipe_values(algorithm: str) -> dict[str, str]:
+    """What the recipe starts from, by dotted key, as the form shows it."""
+    recipe = named(algorithm)
+    tables = recipe.settings if recipe else {}
+    return {f"{table}.{key}": str(value) for table, keys in tables.items() for key, value in keys.items()}
 
 
 def preset_values(user: User, preset: Preset) -> dict[str, str]:

@@ -11,8 +11,10 @@ from rlviewer.accounts.models import Member, Project, Role, User
 from rlviewer.launch.forms import SHOWN_TASK, LaunchForm
 from rlviewer.launch.models import Lease
 from rlviewer.launch.presets import PRESETS
+from rlviewer.launch.services import launch_run
 from rlviewer.runs.models import Run
 from tests.factories import make_user
+from training.config import ConfigError, RunConfig
 from training.recipes import RECIPES
 from training.tasks import catalog
 
@@ -128,6 +130,37 @@ def test_changing_the_task_drops_the_other_tasks_knobs(alice: User) -> None:
         **{SHOWN_TASK: "addition"},
     )
     assert "task.params.digits" not in form.fields and form.is_valid(), form.errors
+
+
+def test_an_algorithm_brings_what_its_recipe_starts_from(alice: User) -> None:
+    shown = {"shown_algorithm": "grpo", "sampling__group_size": "8", "task__name": "addition", "shown_task": "addition"}
+    form = form_of(alice, algorithm="spo", **shown)
+    assert form.is_valid(), form.errors
+    assert form.config is not None
+    assert (form.config.sampling.group_size, form.config.task.name) == (1, "addition")
+    form = form_of(alice, algorithm="natbool_dag", task__params__digits="2", **shown)
+    assert form.is_valid(), form.errors
+    assert form.config is not None
+    assert (form.config.sampling.group_size, form.config.task.name) == (8, "natbool_dag")
+    # What a person then writes is theirs.
+    form = form_of(alice, algorithm="spo", **shown | {"shown_algorithm": "spo", "sampling__group_size": "4"})
+    assert form.is_valid(), form.errors
+    assert form.config is not None
+    assert form.config.sampling.group_size == 4
+
+
+@pytest.mark.parametrize("name", ["file:/etc/passwd", "os:system", "tests.launch.never:imported"])
+def test_nobody_names_files_or_code_of_the_server_on_a_page(
+    client: Client, alice: User, project: Project, name: str
+) -> None:
+    form = form_of(alice, task__name=name)
+    assert not form.is_valid()
+    assert "named in a configuration file" in form.errors["task.name"][0]
+    client.force_login(alice)
+    assert post(client, project, task__name=name).status_code == 422
+    assert not Run.objects.exists()
+    with pytest.raises(ConfigError, match="named in a configuration file"):
+        launch_run(alice, project, RunConfig.from_dict({"task": {"name": name}}))
 
 
 def test_the_address_fills_the_form_and_htmx_gets_the_form_alone(client: Client, bob: User, project: Project) -> None:
