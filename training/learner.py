@@ -69,7 +69,7 @@ class LearnerBatch:
             sampler_logprobs=self.sampler_logprobs[rows, :width],
             token_advantages=self.token_advantages[rows, :width],
             token_weights=self.token_weights[rows, :width],
-            loss_mask=self.loss_mask[rows, :width],
+            loss_mask=(self.loss_mask & reach)[rows, :width],
             ref_logprobs=part(self.ref_logprobs),
             recomputed_logprobs=part(self.recomputed_logprobs),
             selected=part(self.selected),
@@ -171,7 +171,8 @@ def accumulate_gradient(
     loss_parts = dict.fromkeys(("policy", *objective.auxiliary), 0.0)
     clamped_tokens = 0
     for rows in micro_batches(batch.lengths, config.micro_batch_rollouts):
-        inputs = loss_inputs(policy, batch.rows(rows), temperature, with_entropy=objective.needs_entropy)
+        micro_batch = batch.rows(rows)
+        inputs = loss_inputs(policy, micro_batch, temperature, with_entropy=objective.needs_entropy)
         part = objective.policy_loss(inputs, objective.params)
         token_losses = {"policy": part.token_loss}
         token_losses |= {name: term(inputs, objective.params) for name, term in objective.auxiliary.items()}
@@ -184,7 +185,8 @@ def accumulate_gradient(
                 culprits = _completions(batch.tokens.owner, rows[bad] if bool(bad.any()) else rows)
                 raise NonFiniteError(f"the {name} loss is {loss_parts[name]} {where}, in {culprits}")
         width = inputs.loss_mask.shape[1]
-        policy_logprobs[rows, :width] = inputs.policy_logprobs.detach()
+        is_reached = micro_batch.tokens.completion_mask
+        policy_logprobs[rows, :width] = inputs.policy_logprobs.detach().masked_fill(~is_reached, torch.nan)
         importance_ratio[rows, :width] = part.importance_ratio
         clip_flag[rows, :width] = part.clip_flag
         clamped_tokens += part.clamped_tokens
