@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -202,7 +202,7 @@ class Client:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment()
         )
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         self.answer()
         return self
 
