@@ -86,6 +86,8 @@ def _check_memory(config: RunConfig, resolved: "Resolved") -> None:
         wide = [name for name in resolved.parts["H4"] if name in UNBOUNDED]
         if wide:
             raise ConfigError("hooks.H4", f"a running value needs rewards from 0 to 1; take {wide[0]} out")
+        if config.truncated == "reward_zero":
+            raise ConfigError("truncated", "a running value does not see what reward_zero cancels; take keep or mask")
         if resolved.pool < config.sampling.prompts_per_step:
             raise ConfigError(
                 "task.pool",

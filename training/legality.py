@@ -173,7 +173,7 @@ def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
         )
     if "whitened" not in resolved.parts["H6"]:
         return
-    if advantage in ("signed", "max_likelihood", "tail", "best_of_k", "pass_at_k", "stratified", "process"):
+    if advantage in ("signed", "max_likelihood", "tail", "best_of_k", "pass_at_k", "stratified", "process", "voted"):
         raise ConfigError("hooks.H6", f"whitening would undo the scale of H5's {advantage}; take uniform")
     if advantage in ("group", "difficulty") and params["divide_by_std"]:
         raise ConfigError(

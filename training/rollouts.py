@@ -209,6 +209,15 @@ def seen_groups(rollouts: Rollouts, scores: ScoredRollouts) -> list[SeenGroup]:
     return seen
 
 
+def tracked_values(rollouts: Rollouts) -> Tensor | None:
+    """`[B, T]` the running value that each prompt was chosen by, in reward units; None: nobody keeps one."""
+    values = [choice.tracker_value for choice in rollouts.chosen]
+    if None in values:
+        return None
+    of_prompt = torch.tensor(values, dtype=torch.float32, device=rollouts.lengths.device)
+    return of_prompt[rollouts.group_index, None].expand(rollouts.origin.shape)
+
+
 def rescored(
     policy: Policy, responses: Sequence[Response], *, temperature: float, micro_batch: int
 ) -> list[list[float]]:

@@ -61,6 +61,7 @@ from training.rollouts import (
     score_rollouts,
     seen_groups,
     shuffle_rewards,
+    tracked_values,
 )
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
 from training.selection import ChosenPrompt, Uniform, prompt_columns
@@ -432,6 +433,8 @@ def record_step(
             token_columns["recomputed_logprobs"] = columns.recomputed_logprobs
         if columns.values is not None:
             token_columns["x_value"] = columns.values[:, :-1]
+        elif (foreseen := tracked_values(rollouts)) is not None:
+            token_columns["x_value"] = foreseen
         recorded = make_batch(
             header,
             rollouts,

@@ -18,6 +18,7 @@ def config(algorithm: str, **tables: Any) -> RunConfig:
         ("rlve_window", {"task": {"pool": 10}}, "task.pool", "set 0, got 10"),
         ("rlve_window", {"hooks": {"H9": "base_profile"}}, "hooks.H9", "take uniform"),
         ("spo", {"task": {"pool": 8}}, "task.pool", "from a pool of 8; raise it"),
+        ("spo", {"truncated": "reward_zero"}, "truncated", "take keep or mask"),
         ("spo", {"hooks": {"H9": "uniform"}}, "hooks.H9", "needs the running values of tracked"),
         ("spo", {"hooks": {"H4": ["task", "overlong_penalty"]}}, "hooks.H4", "take overlong_penalty out"),
         ("ttrl", {"hooks": {"H4": ["task", "majority_vote"]}}, "hooks.H4", "take task out"),

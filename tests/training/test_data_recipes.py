@@ -85,7 +85,9 @@ def test_spo_stores_the_value_that_each_prompt_was_compared_with(make_run: MakeR
             assert group["sampling_weight"] == pytest.approx(sampling_weight(value, count, exponent=0.0))
             visited[group["prompt"]] = batch.header.step
         for row in rollouts:
-            difference = row["reward"] - groups[row["group"]]["tracker_value"]
+            value = groups[row["group"]]["tracker_value"]
+            assert row["x_value"] == pytest.approx([value] * len(row["token_ids"]))
+            difference = row["reward"] - value
             raw += [difference] * len(row["token_ids"])
             tokens += row["token_advantages"]
         # The advantages of tokens are those differences, shifted and scaled.
