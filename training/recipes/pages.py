@@ -49,8 +49,15 @@ def head(recipe: Recipe) -> str:
         f"| part | entry | |\n| --- | --- | --- |\n{parts}\n"
         f"Aggregation `{recipe.params['aggregation'].default}`. "
         f"Knobs it moves: {_moved(recipe.defaults) or 'none'}.\n\n"
+        f"{_starts(recipe)}"
         f"Source: {recipe.source}.\n"
     )
+
+
+def _starts(recipe: Recipe) -> str:
+    """What a configuration starts from that names the recipe and is silent about these keys."""
+    keys = {f"{table}.{key}": value for table, keys in recipe.settings.items() for key, value in keys.items()}
+    return f"Unless they are set: {_knobs(keys)}.\n\n" if keys else ""
 
 
 def _further(recipe: Recipe) -> list[str]:
