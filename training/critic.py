@@ -4,6 +4,7 @@ It has its own weights and optimiser, so learning values cannot disturb the poli
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from training.batching import aggregate, micro_batches, rollout_scale
+from training.batching import aggregate, rollout_scale
+from training.config import OptimizerConfig
+from training.distributed import add_up, add_up_gradients, add_up_numbers, own_micro_batches, processes
+from training.learner import NonFiniteError
+from training.optimizers import Optimizer
 from training.policy import Policy, Tokens
 
 
@@ -59,10 +64,10 @@ class Critic:
         # A fresh critic expects nothing, so the first advantages are the rewards.
         nn.init.zeros_(head.weight)
         model.set_output_embeddings(head)
-        self._scorer = Policy(model, policy.tokenizer, policy.device)
+        self._scorer = Policy(model, policy.tokenizer, policy.device, recomputes=policy.recomputes)
         self._params = params
         self._micro_batch_rollouts = micro_batch_rollouts
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=params["critic_learning_rate"], weight_decay=0.0)
+        self._optimizer = Optimizer(model, OptimizerConfig(beta2=0.999))
 
     def values(self, tokens: Tokens) -> Tensor:
         """`[B, T + 1]` of the state before each token, in reward units; the column at a row's length is after its last."""
@@ -74,33 +79,44 @@ class Critic:
         )
         out = torch.zeros(further.completion_ids.shape, device=ids.device)
         with torch.no_grad():
-            for rows in micro_batches(further.completion_mask.sum(dim=1), self._micro_batch_rollouts):
-                found = self._values(further.rows(rows))
-                out[rows, : found.shape[1]] = found
+            for share in own_micro_batches(further.completion_mask.sum(dim=1), self._micro_batch_rollouts):
+                found = self._values(further.rows(share.rows))
+                if share.counts:
+                    out[share.rows, : found.shape[1]] = found
+        add_up(out)
         return out
 
     def update(self, tokens: Tokens, old_values: Tensor, returns: Tensor, loss_mask: Tensor) -> dict[str, float]:
-        """Fit the returns on the step's counted tokens."""
+        """Fit the returns on the step's counted tokens.
+
+        Raises:
+            NonFiniteError: the value loss or its gradient is not finite; the weights are as the update before left them.
+        """
         mask, metrics = loss_mask.bool(), {}
         if not bool(mask.any()):
             return {}
         scale = rollout_scale(mask, "token_mean")
         for number in range(self._params["critic_updates"]):
-            self._optimizer.zero_grad(set_to_none=True)
-            loss, clipped = 0.0, 0
-            for rows in micro_batches(tokens.completion_mask.sum(dim=1), self._micro_batch_rollouts):
-                values = self._values(tokens.rows(rows))
-                part = (old_values, returns, mask)
-                old, wanted, counts = (one[rows, : values.shape[1]] for one in part)
+            self._optimizer.zero_grad()
+            loss = clipped = 0.0
+            for share in own_micro_batches(tokens.completion_mask.sum(dim=1), self._micro_batch_rollouts):
+                values = self._values(tokens.rows(share.rows))
+                part = (old_values, returns, mask & share.counts)
+                old, wanted, counts = (one[share.rows, : values.shape[1]] for one in part)
                 found = value_loss(values, old, wanted, counts, clip=self._params["value_clip"])
-                total = aggregate(found.token_loss, counts, scale[rows])
-                total.backward()
+                total = aggregate(found.token_loss, counts, scale[share.rows])
+                # Gradients of several processes are averaged, and these have to be summed.
+                (total * processes()).backward()
                 loss += total.item()
                 clipped += int(found.is_clipped.sum())
-            norm = nn.utils.clip_grad_norm_(self._scorer.model.parameters(), self._params["critic_max_grad_norm"])
+            loss, clipped = add_up_numbers([loss, clipped])
+            add_up_gradients(self._optimizer.parameters)
+            norm = nn.utils.clip_grad_norm_(self._optimizer.parameters, self._params["critic_max_grad_norm"])
+            if not math.isfinite(loss):
+                raise NonFiniteError(f"the critic's value loss is {loss} at its update {number}")
             if not bool(norm.isfinite()):
-                raise ArithmeticError(f"the critic's gradient is not finite at its update {number}")
-            self._optimizer.step()
+                raise NonFiniteError(f"the critic's gradient is not finite at its update {number}")
+            self._optimizer.step(self._params["critic_learning_rate"])
             metrics = {
                 "value_loss": loss,
                 "value_clip_fraction": clipped / int(mask.sum()),

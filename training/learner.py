@@ -8,9 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.batching import aggregate, micro_batches, rollout_scale
+from training.batching import aggregate, rollout_scale
 from training.config import OptimizerConfig
+from training.distributed import (
+    add_up,
+    add_up_gradients,
+    add_up_numbers,
+    filled_in,
+    first_problem,
+    own_micro_batches,
+    processes,
+    whole,
+)
 from training.losses import MASKED, LossInputs, PolicyLoss
+from training.optimizers import Optimizer
 from training.policy import Policy, Tokens
 
 LossFunction = Callable[[LossInputs, Mapping[str, Any]], PolicyLoss]
@@ -91,35 +102,22 @@ class Update:
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the way the step was made
 
 
-def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
-
-
-def learning_rate_at(config: OptimizerConfig, step: int) -> float:
-    """Linear warm-up over the first steps, then constant."""
-    return config.learning_rate * min(1.0, (step + 1) / max(config.warmup_steps, 1))
-
-
 def logprobs_under(policy: Policy, tokens: Tokens, *, temperature: float, micro_batch: int) -> Tensor:
     """`[B, T]` nats of the completions' tokens under the weights of `policy` as they are, without gradient."""
     out = torch.zeros(tokens.completion_ids.shape, device=tokens.completion_ids.device)
     with torch.no_grad():
-        for rows in micro_batches(tokens.completion_mask.sum(dim=1), micro_batch):
-            part = tokens.rows(rows)
-            out[rows, : part.completion_ids.shape[1]] = policy.score(part, temperature=temperature).logprobs
+        for share in own_micro_batches(tokens.completion_mask.sum(dim=1), micro_batch):
+            part = tokens.rows(share.rows)
+            logprobs = policy.score(part, temperature=temperature).logprobs
+            if share.counts:
+                out[share.rows, : part.completion_ids.shape[1]] = logprobs
+    add_up(out)
     return out
 
 
 def update_policy(
     policy: Policy,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     batch: LearnerBatch,
     objective: Objective,
     config: OptimizerConfig,
@@ -133,14 +131,13 @@ def update_policy(
     Raises:
         NonFiniteError: log-probabilities, loss or gradient are not finite; the weights are as before.
     """
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     found = accumulate_gradient(policy, batch, objective, config, temperature=temperature, where=where)
-    grad_norm = torch.nn.utils.clip_grad_norm_(list(policy.model.parameters()), config.max_grad_norm).item()
+    add_up_gradients(optimizer.parameters)
+    grad_norm = whole(torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.max_grad_norm)).item()
     if not math.isfinite(grad_norm):
         raise NonFiniteError(f"the gradient of {_first_non_finite(policy)} is not finite {where}")
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
+    optimizer.step(learning_rate)
     return replace(found, grad_norm=grad_norm, learning_rate=learning_rate)
 
 
@@ -169,37 +166,44 @@ def accumulate_gradient(
     importance_ratio = torch.ones_like(policy_logprobs)
     clip_flag = torch.full(shape, MASKED, dtype=torch.uint8, device=policy_logprobs.device)
     loss_parts = dict.fromkeys(("policy", *objective.auxiliary), 0.0)
+    own = torch.zeros_like(batch.loss_mask)
     clamped_tokens = 0
-    for rows in micro_batches(batch.lengths, config.micro_batch_rollouts):
-        micro_batch = batch.rows(rows)
-        inputs = loss_inputs(policy, micro_batch, temperature, with_entropy=objective.needs_entropy)
+    problem: str | None = None
+    for share in own_micro_batches(batch.lengths, config.micro_batch_rollouts):
+        rows, part_batch = share.rows, batch.rows(share.rows)
+        if not share.counts:
+            part_batch = replace(part_batch, loss_mask=torch.zeros_like(part_batch.loss_mask))
+        inputs = loss_inputs(policy, part_batch, temperature, with_entropy=objective.needs_entropy)
         part = objective.policy_loss(inputs, objective.params)
         token_losses = {"policy": part.token_loss}
         token_losses |= {name: term(inputs, objective.params) for name, term in objective.auxiliary.items()}
         losses = {name: aggregate(loss, inputs.loss_mask, scale[rows]) for name, loss in token_losses.items()}
-        _check_logprobs(inputs, batch.tokens.owner, rows, where)
+        problem = problem or _problem(inputs, token_losses, losses, batch.tokens.owner, rows, where)
         for name, value in losses.items():
             loss_parts[name] += value.item()
-            if not math.isfinite(loss_parts[name]):
-                bad = (inputs.loss_mask & ~token_losses[name].isfinite()).any(dim=1)
-                culprits = _completions(batch.tokens.owner, rows[bad] if bool(bad.any()) else rows)
-                raise NonFiniteError(f"the {name} loss is {loss_parts[name]} {where}, in {culprits}")
-        width = inputs.loss_mask.shape[1]
-        is_reached = micro_batch.tokens.completion_mask
-        policy_logprobs[rows, :width] = inputs.policy_logprobs.detach().masked_fill(~is_reached, torch.nan)
-        importance_ratio[rows, :width] = part.importance_ratio
-        clip_flag[rows, :width] = part.clip_flag
-        clamped_tokens += part.clamped_tokens
-        torch.stack(list(losses.values())).sum().backward()
+        if share.counts:
+            reach = (rows, slice(inputs.loss_mask.shape[1]))
+            own[reach] = True
+            is_reached = part_batch.tokens.completion_mask
+            policy_logprobs[reach] = inputs.policy_logprobs.detach().masked_fill(~is_reached, torch.nan)
+            importance_ratio[reach] = part.importance_ratio
+            clip_flag[reach] = part.clip_flag
+            clamped_tokens += part.clamped_tokens
+        # Gradients of several processes are averaged, and these have to be summed.
+        (torch.stack(list(losses.values())).sum() * processes()).backward()
+    # Only now: a process that stopped on its own would leave the others waiting for it.
+    if found := first_problem(problem):
+        raise NonFiniteError(found)
+    *totals, clamped = add_up_numbers([*loss_parts.values(), clamped_tokens])
     return Update(
-        loss=sum(loss_parts.values()),
-        loss_parts=loss_parts,
+        loss=sum(totals),
+        loss_parts=dict(zip(loss_parts, totals, strict=True)),
         grad_norm=math.nan,
         learning_rate=math.nan,
-        policy_logprobs=policy_logprobs,
-        importance_ratio=importance_ratio,
-        clip_flag=clip_flag,
-        clamped_tokens=clamped_tokens,
+        policy_logprobs=filled_in(policy_logprobs, own),
+        importance_ratio=filled_in(importance_ratio, own),
+        clip_flag=filled_in(clip_flag, own),
+        clamped_tokens=int(clamped),
     )
 
 
@@ -219,17 +223,31 @@ def loss_inputs(policy: Policy, batch: LearnerBatch, temperature: float, *, with
     )
 
 
-def _check_logprobs(inputs: LossInputs, owner: Tensor, rows: Tensor, where: str) -> None:
+def _problem(
+    inputs: LossInputs,
+    token_losses: Mapping[str, Tensor],
+    losses: Mapping[str, Tensor],
+    owner: Tensor,
+    rows: Tensor,
+    where: str,
+) -> str | None:
+    """What of a micro-batch is not finite, in words."""
     bad = inputs.loss_mask & ~inputs.policy_logprobs.detach().isfinite()
     if bool(bad.any()):
         first = inputs.policy_logprobs.detach()[bad][0].item()
-        raise NonFiniteError(
+        return (
             f"policy_logprobs are not finite {where}: {int(bad.sum())} of {int(inputs.loss_mask.sum())} counted tokens, "
-            f"the first is {first}, in {_completions(owner, rows[bad.any(dim=1)])}"
+            f"the first is {first}, in {named_completions(owner, rows[bad.any(dim=1)])}"
         )
+    for name, loss in losses.items():
+        if not bool(loss.isfinite()):
+            bad = (inputs.loss_mask & ~token_losses[name].isfinite()).any(dim=1)
+            culprits = named_completions(owner, rows[bad] if bool(bad.any()) else rows)
+            return f"the {name} loss is {loss.item()} {where}, in {culprits}"
+    return None
 
 
-def _completions(owner: Tensor, rows: Tensor) -> str:
+def named_completions(owner: Tensor, rows: Tensor) -> str:
     """Names the first of `rows` as a reader finds them: by their prompt in the step and their number in its group."""
     first_of_prompt = torch.searchsorted(owner, owner[rows])
     named = [
@@ -243,6 +261,6 @@ def _completions(owner: Tensor, rows: Tensor) -> str:
 
 def _first_non_finite(policy: Policy) -> str:
     for name, parameter in policy.model.named_parameters():
-        if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+        if parameter.grad is not None and not bool(whole(parameter.grad).isfinite().all()):
             return name
     return "the whole model (its norm overflows)"

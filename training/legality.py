@@ -101,6 +101,7 @@ def check(config: RunConfig, *, takes_own: bool = False) -> None:
     _check_kl(config, resolved)
     _check_engine(config)
     _check_schedule(config)
+    _check_processes(config, resolved)
     check_data(config, resolved)
     _check_task(config, resolved)
 
@@ -306,6 +307,17 @@ def _check_schedule(config: RunConfig) -> None:
             f"must be at most steps ({config.steps}), else the peak learning rate is never reached; "
             f"got {config.optimizer.warmup_steps}",
         )
+    if config.eval.average_weights and not config.optimizer.ema_decay:
+        raise ConfigError(
+            "eval.average_weights", "there is no average to evaluate; set optimizer.ema_decay, 0.99 for example"
+        )
+
+
+def _check_processes(config: RunConfig, resolved: Resolved) -> None:
+    if config.processes > 1 and resolved.parts["H7"][0] == "trust_region":
+        raise ConfigError("processes", f"{resolved.recipe.title} works in one process only; take 1")
+    if config.processes > 1 and config.sampling.engine == "vllm":
+        raise ConfigError("sampling.engine", "vllm serves a run of one process; take vllm_server, or torch")
 
 
 def _check_task(config: RunConfig, resolved: Resolved) -> None:

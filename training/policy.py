@@ -4,18 +4,24 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from kernels import linear_token_logprob
+from training import adapters
+from training.chat import ChatWrapper, chat_wrapper
 from training.config import ConfigError, ModelConfig
-from training.model_folder import model_folder
+from training.distributed import laid_out_like, local_rank, processes, whole_tree
+from training.model_folder import GGUF_FILES, model_folder, names_code
 from training.vocabulary import pieces_of
 
 # Weights come from the folder alone: nothing is fetched and no code in the folder is run.
@@ -60,19 +66,30 @@ class TokenScores:
 class Policy:
     """A causal LM and its tokenizer on one device."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        device: torch.device,
+        *,
+        chat: ChatWrapper | None = None,
+        recomputes: bool = False,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.device = device
+        self.chat = chat
+        self.recomputes = recomputes
         self.pieces = pieces_of(tokenizer)
-        self.eos_ids = _eos_ids(model, tokenizer)
+        self.eos_ids = _eos_ids(model, tokenizer) | (chat.end_ids if chat else frozenset())
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids, default=0)
         self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None)
         self._accepts = set(inspect.signature(model.forward).parameters)
 
     def encode(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`; at the start of a sequence with what the tokenizer puts before it, never with an end."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=is_start)
+        # A chat template spells out what stands at the start.
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=is_start and self.chat is None)
         while is_start and ids and ids[-1] in self.eos_ids:
             ids.pop()
         if is_start and not ids:
@@ -118,6 +135,8 @@ class Policy:
 
         What stands right of a token cannot change it, so padded completions need no mask of their own.
         """
+        if self.recomputes:
+            return self._uncached_logits(tokens)
         start = self.prefill(tokens.prompt_ids, tokens.prompt_mask, tokens.owner)
         first = start.logits[:, None]
         ids = tokens.completion_ids[:, :-1]
@@ -126,6 +145,21 @@ class Policy:
         mask = None if start.mask is None else torch.cat([start.mask, torch.ones_like(ids, dtype=torch.bool)], dim=1)
         positions = start.position[:, None] + torch.arange(ids.shape[1], device=ids.device)
         return torch.cat([first, self.forward(ids, mask, positions, start.cache, last_only=False)], dim=1)
+
+    def _uncached_logits(self, tokens: Tokens) -> Tensor:
+        """The same from whole sequences: a layer that is worked out again must find no cache that it has added to."""
+        width = tokens.completion_ids.shape[1]
+        ids = torch.cat([tokens.prompt_ids[tokens.owner], tokens.completion_ids[:, :-1]], dim=1)
+        mask = torch.nn.functional.pad(tokens.prompt_mask[tokens.owner], (0, width - 1), value=True)
+        options: dict[str, Any] = {
+            "attention_mask": None if bool(mask.all()) else mask,
+            "position_ids": (mask.long().cumsum(dim=-1) - 1).clamp(min=0),
+            "use_cache": False,
+            "logits_to_keep": width,
+        }
+        known = {name: value for name, value in options.items() if name in self._accepts}
+        logits: Tensor = self.model(input_ids=ids, **known).logits
+        return logits[:, -width:]
 
     def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
         """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
@@ -186,25 +220,95 @@ def entropy_of(logprobs: Tensor) -> Tensor:
     return -torch.where(logprobs > -torch.inf, logprobs.exp() * logprobs, 0).sum(dim=-1)
 
 
+class BeforeLearning(Policy):
+    """A policy as it was before its adapters learned, on the same weights."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy.model, policy.tokenizer, policy.device, chat=policy.chat, recomputes=policy.recomputes)
+        self._policy = policy
+
+    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
+        with adapters.without_adapters(self.model):
+            return self._policy.score(tokens, temperature=temperature, with_entropy=with_entropy)
+
+
 def load_policy(config: ModelConfig) -> Policy:
     """The model of `config`, ready to train.
 
     Raises:
-        ConfigError: on model.path or model.device, saying what is wrong with the folder or the machine.
+        ConfigError: on a key of model, saying what is wrong with the folder, the machine or the adapters.
     """
-    folder = model_folder(config.path)
     device = _device(config.device)
-    with _refusals(config.path):
-        described = AutoConfig.from_pretrained(folder, **LOCAL_ONLY)
+    loaded, tokenizer = _load(config)
+    model: Any = loaded
+    # Dropout would make the trained distribution another than the sampled one.
+    model.eval()
+    if config.lora_rank:
+        adapters.add_adapters(model, config)
+    if config.gradient_checkpointing:
+        recompute_layers(model)
+    policy = Policy(
+        model.to(device),
+        tokenizer,
+        device,
+        chat=chat_wrapper(tokenizer, config.chat),
+        recomputes=config.gradient_checkpointing,
+    )
+    if not policy.eos_ids:
+        raise ConfigError(
+            "model.path",
+            f"{config.path}: neither model nor tokenizer names an end-of-sequence token, so no completion could end; "
+            "set eos_token_id in its generation_config.json",
+        )
+    if len(policy.pieces) > model.get_input_embeddings().num_embeddings:
+        raise ConfigError(
+            "model.path",
+            f"{config.path}: the tokenizer has {len(policy.pieces)} tokens, "
+            f"the model only {model.get_input_embeddings().num_embeddings}; take the tokenizer that the model was made with",
+        )
+    return policy
+
+
+def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The layers that a model is a stack of."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Have `model` keep only what enters each layer, and work the layer out again on the way back.
+
+    Raises:
+        ConfigError: it is no stack of layers that transformers knows.
+    """
+    layers = layers_of(model)
+    if not layers:
+        raise ConfigError(
+            "model.gradient_checkpointing", f"{type(model).__name__} has no layers that it knows; set off"
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
+
+
+def _recomputed(forward: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **options)
+    return checkpoint(forward, *arguments, use_reentrant=False, **options)
+
+
+def _load(config: ModelConfig) -> tuple[PreTrainedModel, Any]:
+    folder = model_folder(config.path)
+    source: dict[str, Any] = {"gguf_file": GGUF_FILES[config.path]} if config.path in GGUF_FILES else {}
+    with _refusals(config.path, folder):
+        described = AutoConfig.from_pretrained(folder, **source, **LOCAL_ONLY)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=described,
             dtype=getattr(torch, config.dtype),
-            use_safetensors=True,
             output_loading_info=True,
+            **(source or {"use_safetensors": True}),
             **LOCAL_ONLY,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL_ONLY)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **source, **LOCAL_ONLY)
     model, loading = loaded
     if absent := sorted(loading["missing_keys"]):
         # transformers would train these from random numbers without a word.
@@ -214,28 +318,74 @@ def load_policy(config: ModelConfig) -> Policy:
             "model.path",
             f"{config.path}: {described.model_type} has no attention, whose keys and values sampling caches",
         )
-    policy = Policy(model.to(device), tokenizer, device)
-    if not policy.eos_ids:
-        raise ConfigError("model.path", f"{config.path}: neither model nor tokenizer names an end-of-sequence token")
-    if len(policy.pieces) > model.get_input_embeddings().num_embeddings:
-        raise ConfigError(
-            "model.path",
-            f"{config.path}: the tokenizer has {len(policy.pieces)} tokens, "
-            f"the model only {model.get_input_embeddings().num_embeddings}",
-        )
-    # Dropout would make the trained distribution another than the sampled one.
-    model.eval()
-    return policy
+    return model, tokenizer
 
 
-def save_model(policy: Policy, folder: Path) -> None:
-    """Write model and tokenizer as a Hugging Face folder, loadable by its path."""
-    policy.model.save_pretrained(folder)
+def weights_of(policy: Policy) -> dict[str, Tensor]:
+    """All weights by name, a tied one under each of its names; in processes that do not lead, of shards None."""
+    found: dict[int, Tensor] = {}
+    weights = {}
+    for name, tensor in _named_tensors(policy.model):
+        # Shards are put together once, whatever number of names they have.
+        if id(tensor) not in found:
+            found[id(tensor)] = whole_tree(tensor.detach())
+        weights[name] = found[id(tensor)]
+    return weights
+
+
+def merged_weights(policy: Policy) -> dict[str, Tensor]:
+    """All weights by name, what adapters learned added to them."""
+    return adapters.merged(policy.model, weights_of(policy))
+
+
+def stored_weights(policy: Policy) -> dict[str, Tensor]:
+    """What a checkpoint keeps of the weights: all of them, or those of the adapters."""
+    weights = weights_of(policy)
+    if adapters.adapter_layers(policy.model):
+        return {name: value for name, value in weights.items() if adapters.is_of_adapter(name)}
+    return weights
+
+
+def save_model(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Write model and tokenizer as a Hugging Face folder, loadable by its path; or adapters as one of PEFT's."""
+    policy.model.save_pretrained(folder, state_dict=weights)
     policy.tokenizer.save_pretrained(folder)
 
 
+@torch.no_grad()
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Put the weights that a checkpoint keeps in place.
+
+    Raises:
+        ValueError: they are another model's.
+    """
+    saved: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        saved |= load_file(file, device=str(policy.device))
+    if adapters.adapter_layers(policy.model):
+        saved = {adapters.own_name(name): value for name, value in saved.items()}
+        own = {name: value for name, value in _named_tensors(policy.model) if adapters.is_of_adapter(name)}
+    else:
+        own = dict(_named_tensors(policy.model))
+    # Tied weights are stored once, under one of their names.
+    stored = {id(own[name]) for name in saved if name in own}
+    wrong = [name for name, value in saved.items() if name not in own or own[name].shape != value.shape]
+    wrong += [name for name, value in own.items() if name not in saved and id(value) not in stored]
+    if wrong:
+        raise ValueError(f"it holds another model: {wrong[0]} and {len(wrong) - 1} more do not fit")
+    for name, value in saved.items():
+        own[name].copy_(laid_out_like(value, own[name]))
+
+
+def _named_tensors(model: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and lasting buffers, a tied one under each of its names."""
+    lasting = model.state_dict().keys()
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return [(name, tensor) for name, tensor in tensors if name in lasting]
+
+
 @contextlib.contextmanager
-def _refusals(path: str) -> Iterator[None]:
+def _refusals(path: str, folder: Path) -> Iterator[None]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
@@ -243,9 +393,13 @@ def _refusals(path: str) -> Iterator[None]:
     except (
         Exception
     ) as error:  # each library under from_pretrained has its own: safetensors, tokenizers, OSError, KeyError
-        raise ConfigError(
-            "model.path", f"{path} cannot be loaded: {str(error).strip() or type(error).__name__}"
-        ) from error
+        if names_code(folder):
+            said = (
+                "it needs code of its own (auto_map), which is never run; take a model that transformers has built in"
+            )
+        else:
+            said = f"it cannot be loaded: {str(error).strip() or type(error).__name__}"
+        raise ConfigError("model.path", f"{path}: {said}") from error
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -260,7 +414,14 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("model.device", "cuda is wanted, but torch sees no GPU here; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank() >= torch.cuda.device_count():
+        raise ConfigError(
+            "processes",
+            f"each process needs a GPU, and there are {torch.cuda.device_count()}; take fewer, or model.device cpu",
+        )
+    return torch.device("cuda", local_rank()) if processes() > 1 else torch.device("cuda")
 
 
 def _few(names: Sequence[str], limit: int = 3) -> str:

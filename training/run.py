@@ -14,42 +14,41 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from training import checkpoints, legality, vocabulary
+from training import checkpoints, distributed, legality, vocabulary
 from training.alarms import sampler_alarm
 from training.attempt import Attempt, die_with_parent, take_folder
 from training.auxiliary import AUXILIARIES
 from training.config import ConfigError, RunConfig
 from training.credit import ModelColumns, Signal, assign_credit, drop_reasons
 from training.divergences import adapted_coefficient, adapted_entropy_coefficient
-from training.engines import make_engine
 from training.engines.base import Engine
 from training.learner import (
     LearnerBatch,
     NonFiniteError,
     Objective,
     Update,
-    learning_rate_at,
     logprobs_under,
-    make_optimizer,
     update_policy,
 )
 from training.legality import Resolved
 from training.losses import LOSSES, MASKED
 from training.machine import code_version, hardware
 from training.metrics import correct_per_prompt, evaluation_metrics, training_metrics
+from training.optimizers import Optimizer, WeightAverage, learning_rate_at
 from training.plans import PLANS, SampleRequest
-from training.policy import Policy, load_policy
+from training.policy import BeforeLearning, Policy, load_policy
+from training.processes import further_processes, is_among_others
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
 from training.reward_shaping import kl_in_reward
-from training.rewards import LABEL_FREE, evaluation_functions, reward_functions
+from training.rewards import LABEL_FREE, RewardFunction, evaluation_functions, reward_functions
 from training.rollouts import (
     Rollouts,
     ScoredRollouts,
@@ -66,13 +65,14 @@ from training.rollouts import (
 from training.seeds import SeedStream, derived_seed, fix_string_hashes
 from training.selection import ChosenPrompt, Uniform, prompt_columns
 from training.selections import SELECTIONS
+from training.sharding import sharded, shared_engine
 from training.side_models import SIDE_MODELS, SideModel
 from training.supply import SUPPLIES, SupplyContext, TaskSupply
 from training.tasks.base import Task
 from training.tasks.pool import check_room
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 from training.trackers import base_rates
-from training.transforms import TRANSFORMS, PromptContext, identity
+from training.transforms import TRANSFORMS, PromptContext, Segment, TransformedPrompt, identity
 from training.trust_region import update_within_region
 from training.voting import vote_metrics
 
@@ -92,7 +92,8 @@ class Run:
     policy: Policy
     reference: Policy | None
     engine: Engine
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
+    average: WeightAverage | None
     side_model: SideModel
     supply: TaskSupply
     selection: Uniform
@@ -100,7 +101,7 @@ class Run:
     sampler_seeds: SeedStream
     shuffle_seeds: SeedStream
     transform_rng: random.Random
-    recorder: Recorder
+    recorder: Recorder | None  # of the process that leads
     attempt: Attempt
     uid: str
     rollouts: int = 0
@@ -180,7 +181,7 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
         updates = learn_step(run, batch, step)
         if updates:
             run.engine.weights_changed()
-        side_metrics = learn_values(run, rollouts, signal, columns)
+        side_metrics = learn_values(run, step, rollouts, signal, columns)
     run.rollouts += len(scores.scored)
     # A step that trained nothing leaves the baseline as it was.
     if signal.groups.running_mean is not None and updates:
@@ -218,7 +219,7 @@ def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
     chosen = run.selection.choose(prompt_count)
     transform = TRANSFORMS[run.part("H2")]
     context = PromptContext(step, run.config.steps, run.transform_rng, run.resolved.params, run.supply.examples)
-    prompts = [transform(choice.task, context) for choice in chosen]
+    prompts = [worded(run.policy, transform(choice.task, context)) for choice in chosen]
     requests = PLANS[run.part("H3")](prompts, config.group_size)
     return sample_rollouts(
         run.policy,
@@ -232,15 +233,27 @@ def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
     )
 
 
+def worded(policy: Policy, prompt: TransformedPrompt) -> TransformedPrompt:
+    """The prompt as a turn of a conversation, where the model is talked to in turns."""
+    return policy.chat.wrap(prompt) if policy.chat else prompt
+
+
+def judged(run: Run, rollouts: Rollouts, functions: list[RewardFunction]) -> ScoredRollouts:
+    """What the reward functions say, asked once however many processes there are."""
+    return distributed.from_leader(
+        lambda: score_rollouts(
+            rollouts,
+            run.resolved.family,
+            functions,
+            truncated=run.config.truncated,
+            params=run.resolved.params,
+        )
+    )
+
+
 def score_step(run: Run, rollouts: Rollouts) -> ScoredRollouts:
     """H4."""
-    scores = score_rollouts(
-        rollouts,
-        run.resolved.family,
-        reward_functions(run.resolved.parts["H4"]),
-        truncated=run.config.truncated,
-        params=run.resolved.params,
-    )
+    scores = judged(run, rollouts, reward_functions(run.resolved.parts["H4"]))
     if run.config.shuffle_rewards:
         scores = shuffle_rewards(rollouts, scores, seed=run.shuffle_seeds.next())
     return scores
@@ -353,24 +366,35 @@ def learn_step(run: Run, batch: LearnerBatch, step: int) -> list[Update]:
                     objective,
                     config.optimizer,
                     temperature=temperature,
-                    learning_rate=learning_rate_at(config.optimizer, step),
+                    learning_rate=learning_rate_at(config.optimizer, step, config.steps),
                     where=where,
                 )
             )
+            if run.average is not None:
+                run.average.update()
         except NonFiniteError as error:
-            if config.optimizer.non_finite == "stop":
-                raise
-            logger.warning("%s: the update is left out", error)
-            run.events.append({"kind": "update-skipped", "reason": str(error)})
+            leave_out(run, error)
             break
     return updates
 
 
-def learn_values(run: Run, rollouts: Rollouts, signal: Signal, columns: ModelColumns) -> dict[str, float]:
+def learn_values(run: Run, step: int, rollouts: Rollouts, signal: Signal, columns: ModelColumns) -> dict[str, float]:
     """H10: the critic fits the returns."""
     if columns.values is None or signal.weights.returns is None:
         return {}
-    return run.side_model.update(rollouts.tokens, columns.values[:, :-1], signal.weights.returns, signal.loss_mask)
+    try:
+        return run.side_model.update(rollouts.tokens, columns.values[:, :-1], signal.weights.returns, signal.loss_mask)
+    except NonFiniteError as error:
+        leave_out(run, NonFiniteError(f"{error}, at step {step}"))
+        return {}
+
+
+def leave_out(run: Run, error: NonFiniteError) -> None:
+    """What becomes of an update whose numbers are not finite: the end of the run, or an event of the step."""
+    if run.config.optimizer.non_finite == "stop":
+        raise error
+    logger.warning("%s: the update is left out", error)
+    run.events.append({"kind": "update-skipped", "reason": str(error)})
 
 
 def adapt_coefficients(run: Run, metrics: Mapping[str, float]) -> None:
@@ -409,6 +433,8 @@ def record_step(
     `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
     beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
     """
+    if run.recorder is None:
+        return
     with run.phase("record"):
         run.recorder.flush()
         header = batch_header(
@@ -476,9 +502,10 @@ def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
     started, samples = time.perf_counter(), run.config.eval.samples
     run.attempt.report(state="running", phase="evaluating")
     run.seconds.clear()
-    rollouts, scores = answer(
-        run, run.held_out, samples, seed=derived_seed(run.config.seed, "evaluation", checkpoint_step)
-    )
+    with evaluated_weights(run):
+        rollouts, scores = answer(
+            run, run.held_out, samples, seed=derived_seed(run.config.seed, "evaluation", checkpoint_step)
+        )
     if checkpoint_step == 0:
         run.base_correct = correct_per_prompt(rollouts, scores)
     metrics = evaluation_metrics(rollouts, scores, samples=samples)
@@ -522,20 +549,14 @@ def answer(run: Run, tasks: list[Task], samples: int, *, seed: int) -> tuple[Rol
             run.policy,
             run.engine,
             [ChosenPrompt(task) for task in tasks],
-            [identity(task) for task in tasks],
+            [worded(run.policy, identity(task)) for task in tasks],
             [SampleRequest(prompt=index, count=samples) for index in range(len(tasks))],
             temperature=config.sampling.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
             seed=seed,
         )
     with run.phase("score"):
-        scores = score_rollouts(
-            rollouts,
-            run.resolved.family,
-            evaluation_functions(run.resolved.parts["H4"]),
-            truncated=config.truncated,
-            params=run.resolved.params,
-        )
+        scores = judged(run, rollouts, evaluation_functions(run.resolved.parts["H4"]))
     return rollouts, scores
 
 
@@ -548,6 +569,8 @@ def record_answers(
     metrics: dict[str, float],
     group_columns: dict[str, Any],
 ) -> None:
+    if run.recorder is None:
+        return
     header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=split, phase_seconds=run.seconds)
     recorded = make_batch(
         header,
@@ -563,6 +586,18 @@ def record_answers(
     run.recorder.put(recorded, metrics)
 
 
+@contextlib.contextmanager
+def evaluated_weights(run: Run) -> Iterator[None]:
+    """The weights that evaluations see: those that train, or their moving average."""
+    if run.average is None or not run.config.eval.average_weights:
+        yield
+        return
+    with run.average.in_place():
+        run.engine.weights_changed()
+        yield
+    run.engine.weights_changed()
+
+
 def sampling_json(run: Run) -> str:
     sampling = run.config.sampling
     told = ("temperature", "max_new_tokens", "top_k", "top_p", "min_p", "engine")
@@ -572,18 +607,20 @@ def sampling_json(run: Run) -> str:
 def save_checkpoint(run: Run, step: int) -> None:
     """After everything that led to it is durable in the spool."""
     run.attempt.report(phase="saving a checkpoint")
-    run.recorder.flush()
+    if run.recorder is not None:
+        run.recorder.flush()
     saved = checkpoints.save(
         checkpoint_folder(run.attempt),
         run.policy,
         run.optimizer,
         run.state(),
         side_state=run.side_model.state(),
+        average=run.average,
         step=step,
         keep=run.config.checkpoint.keep,
     )
-    kept = checkpoints.listed(checkpoint_folder(run.attempt))
-    run.attempt.report(last_checkpoint=saved.step, checkpoints=[one.summary() for one in kept])
+    kept = [] if saved is None else checkpoints.listed(checkpoint_folder(run.attempt))
+    run.attempt.report(last_checkpoint=step, checkpoints=[one.summary() for one in kept])
 
 
 def checkpoint_folder(attempt: Attempt) -> Path:
@@ -599,8 +636,8 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     legality.check(config, takes_own=True)
     resolved = legality.resolve(config, on_worker=True)
     reward_functions(resolved.parts["H4"])  # one's own must be found before a model is loaded for it
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    if config.threads or distributed.processes() > 1:
+        torch.set_num_threads(config.threads or distributed.own_threads())
     # Same seed, same rollouts: on a GPU too, as far as its kernels allow.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -608,14 +645,17 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     torch.manual_seed(config.seed)
     attempt.report(phase="loading the model")
     policy = load_policy(config.model)
+    held_out = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED)
+    check_prompts(policy, held_out, config)
     check_room(
         resolved.family,
         resolved.task_params,
-        lambda prompt: len(policy.encode(prompt)),
+        lambda prompt: prompt_tokens(policy, prompt),
         max_new_tokens=config.sampling.max_new_tokens,
         context_tokens=policy.context_tokens,
     )
-    vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
+    if distributed.is_leader():
+        vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
     supply = SUPPLIES[resolved.parts["H1"][0]](
         SupplyContext(
             resolved.family,
@@ -636,23 +676,27 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         hardware=hardware(policy.device),
         code_version=code_version(),
     )
+    # A side model may start as a copy of the policy, and shards cannot be copied.
+    side_model = SIDE_MODELS[resolved.parts["H10"][0]](policy, resolved.params, config.optimizer.micro_batch_rollouts)
+    policy = sharded(policy)
+    optimizer = Optimizer(policy.model, config.optimizer)
+    decay = config.optimizer.ema_decay
     return Run(
         config=config,
         resolved=resolved,
         policy=policy,
-        reference=load_policy(config.model) if "ref_logprobs" in resolved.needs else None,
-        engine=make_engine(policy, config, attempt.folder),
-        optimizer=make_optimizer(policy, config.optimizer),
-        side_model=SIDE_MODELS[resolved.parts["H10"][0]](
-            policy, resolved.params, config.optimizer.micro_batch_rollouts
-        ),
+        reference=load_reference(policy, config) if "ref_logprobs" in resolved.needs else None,
+        engine=shared_engine(policy, config, attempt.folder),
+        optimizer=optimizer,
+        average=WeightAverage(optimizer.parameters, decay) if decay else None,
+        side_model=side_model,
         supply=supply,
         selection=SELECTIONS[resolved.parts["H9"][0]](supply, resolved.params, config.seed),
-        held_out=held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED),
+        held_out=held_out,
         sampler_seeds=SeedStream(config.seed, "sampler"),
         shuffle_seeds=SeedStream(config.seed, "shuffle"),
         transform_rng=random.Random(derived_seed(config.seed, "transform", 0)),  # noqa: S311 - reproducible, not secret
-        recorder=Recorder(attempt.run_folder / "spool"),
+        recorder=Recorder(attempt.run_folder / "spool") if distributed.is_leader() else None,
         attempt=attempt,
         uid=run_uid,
         coefficients={
@@ -661,15 +705,40 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     )
 
 
+def load_reference(policy: Policy, config: RunConfig) -> Policy:
+    """The policy before its first step: without its adapters, or loaded once more."""
+    return BeforeLearning(policy) if config.model.lora_rank else sharded(load_policy(config.model))
+
+
+def prompt_tokens(policy: Policy, prompt: str) -> int:
+    """So many tokens as a task's prompt takes."""
+    return len(policy.encode(worded(policy, TransformedPrompt(prompt=(Segment(prompt),))).text))
+
+
+def check_prompts(policy: Policy, tasks: list[Task], config: RunConfig) -> None:
+    """Nothing, if these prompts leave room for their completions.
+
+    Raises:
+        ConfigError: names the room and the longest prompt.
+    """
+    longest, new = max(prompt_tokens(policy, task.prompt) for task in tasks), config.sampling.max_new_tokens
+    if policy.context_tokens is not None and longest + new > policy.context_tokens:
+        raise ConfigError(
+            "sampling.max_new_tokens",
+            f"a prompt of {longest} tokens and {new} new ones do not fit the model's context of {policy.context_tokens}; "
+            f"lower it to {max(policy.context_tokens - longest, 0)} at most, or make the tasks shorter",
+        )
+
+
 def resume(run: Run) -> int:
     """Go on from the newest intact checkpoint; returns the first step to do, 0 when there is none."""
     folder = checkpoint_folder(run.attempt)
     run.attempt.report(checkpoints=[one.summary() for one in checkpoints.listed(folder)])
-    found = checkpoints.newest_intact(folder)
+    found = distributed.from_leader(lambda: checkpoints.newest_intact(folder))
     if found is None:
         logger.info("no checkpoint to resume from, starting from step 0")
         return 0
-    restored = checkpoints.load(found, run.policy, run.optimizer)
+    restored = checkpoints.load(found, run.policy, run.optimizer, run.average)
     run.restore(restored.state)
     run.side_model.restore(restored.side_state)
     run.attempt.report(
@@ -682,21 +751,23 @@ def resume(run: Run) -> int:
     return found.step
 
 
-def run_attempt(attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: bool) -> int:
-    """One attempt from its configuration to its last checkpoint; returns the exit code and leaves the status behind."""
+def run_attempt(
+    attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: bool, arguments: Sequence[str] = ()
+) -> int:
+    """One attempt from its configuration to its last checkpoint; returns the exit code and leaves the status behind.
+
+    Args:
+        arguments: of `training.run`, to start the run's other processes with.
+    """
     try:
-        with take_folder(attempt.run_folder):
-            attempt.reserve_space()
+        with take_folder(attempt.run_folder) if distributed.is_leader() else contextlib.nullcontext():
+            if distributed.is_leader():
+                attempt.reserve_space()
             attempt.report()
             config = RunConfig.from_file(attempt.run_folder / "config.toml")
             attempt.report(steps=config.steps)
-            run = prepare(config, attempt, run_uid)
-            with contextlib.closing(run.engine), contextlib.closing(run.recorder):
-                checkpoints.discard_unfinished(checkpoint_folder(attempt))
-                first_step = resume(run) if is_resume else 0
-                attempt.report(state="running", phase="training")
-                with contextlib.closing(Progress(config.steps, draws_bar=draws_bar)) as progress:
-                    is_finished = train(run, first_step, progress)
+            with all_processes(config, attempt, arguments):
+                is_finished = train_attempt(config, attempt, run_uid, is_resume=is_resume, draws_bar=draws_bar)
     except Exception as error:
         return report_failure(attempt, error)
     attempt.release_space()
@@ -707,8 +778,51 @@ def run_attempt(attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: b
     return STOPPED
 
 
+def train_attempt(config: RunConfig, attempt: Attempt, run_uid: str, *, is_resume: bool, draws_bar: bool) -> bool:
+    """From the models to the last checkpoint; False when stopped on request."""
+    run = prepare(config, attempt, run_uid)
+    with contextlib.ExitStack() as open_things:
+        open_things.enter_context(contextlib.closing(run.engine))
+        if run.recorder is not None:
+            open_things.enter_context(contextlib.closing(run.recorder))
+            checkpoints.discard_unfinished(checkpoint_folder(attempt))
+        first_step = resume(run) if is_resume else 0
+        attempt.report(state="running", phase="training")
+        progress = Progress(config.steps, draws_bar=draws_bar and distributed.is_leader())
+        open_things.enter_context(contextlib.closing(progress))
+        return train(run, first_step, progress)
+
+
+@contextlib.contextmanager
+def all_processes(config: RunConfig, attempt: Attempt, arguments: Sequence[str]) -> Iterator[None]:
+    """The run's processes have met: those that torchrun started, or those that this one starts.
+
+    Raises:
+        ConfigError: torchrun started another number than the configuration wants.
+    """
+    further: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if is_among_others() and config.processes not in (1, distributed.processes()):
+        raise ConfigError(
+            "processes",
+            f"is {config.processes}, but {distributed.processes()} were started; leave it out under torchrun",
+        )
+    if config.processes > 1 and not is_among_others():
+        further = further_processes(
+            config.processes - 1,
+            arguments,
+            # The main thread may be waiting for the one that is gone.
+            lambda reason: os._exit(report_failure(attempt, RuntimeError(reason))),
+        )
+    with further, distributed.together():
+        yield
+
+
 def report_failure(attempt: Attempt, error: Exception) -> int:
     """Say in the log and in the status what ended the attempt."""
+    if not distributed.is_leader():
+        distributed.leave_word(attempt.folder, f"{type(error).__name__}: {error}")
+        logger.error("process %d failed", distributed.rank(), exc_info=error)
+        return REFUSED if isinstance(error, ConfigError) else FAILED
     attempt.release_space()
     if isinstance(error, ConfigError):
         code, where, reason = REFUSED, error.key, f"refused: {error}"
@@ -734,6 +848,8 @@ def failure_reason(attempt: Attempt, error: Exception) -> str:
     when = f"after {attempt.status['step']} steps"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk that holds {attempt.run_folder} is full, {when}; free some space and resume"
+    if isinstance(error, RuntimeError) and (word := distributed.word_of_others(attempt.folder)):
+        return f"another process of the run failed {when}: {word}"
     return f"{type(error).__name__} {when}: {error}"
 
 
@@ -745,7 +861,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint")
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe; this process ends when it closes")
     parser.add_argument("--progress", action="store_true", help="draw a progress bar on stderr")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(given)
     logging.basicConfig(
         level=logging.WARNING if options.progress else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -753,9 +870,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.parent_fd is not None:
         die_with_parent(options.parent_fd)
-    attempt = Attempt(options.run_dir.resolve(), options.attempt)
+    attempt = distributed.SharedAttempt(options.run_dir.resolve(), options.attempt)
     attempt.stop_on_signals()
-    return run_attempt(attempt, str(options.run_uid), is_resume=options.resume, draws_bar=options.progress)
+    return run_attempt(
+        attempt, str(options.run_uid), is_resume=options.resume, draws_bar=options.progress, arguments=given
+    )
 
 
 if __name__ == "__main__":

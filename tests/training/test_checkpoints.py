@@ -8,23 +8,23 @@ import torch
 from training import checkpoints
 from training.checkpoints import Checkpoint
 from training.config import ModelConfig, OptimizerConfig
-from training.learner import make_optimizer
+from training.optimizers import Optimizer
 from training.policy import Policy, load_policy
 
 
-def trained(policy: Policy, steps: int) -> torch.optim.Optimizer:
-    optimizer = make_optimizer(policy, OptimizerConfig(learning_rate=1e-2))
+def trained(policy: Policy, steps: int) -> Optimizer:
+    optimizer = Optimizer(policy.model, OptimizerConfig(learning_rate=1e-2))
     for step in range(steps):
         optimizer.zero_grad()
         policy.model(input_ids=torch.tensor([[5 + step, 6, 7]])).logits.square().mean().backward()
-        optimizer.step()
+        optimizer.step(1e-2)
     return optimizer
 
 
-def save(
-    folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int, keep: int = 9, **state: Any
-) -> Checkpoint:
-    return checkpoints.save(folder, policy, optimizer, state, side_state={"a": torch.ones(2)}, step=step, keep=keep)
+def save(folder: Path, policy: Policy, optimizer: Optimizer, step: int, keep: int = 9, **state: Any) -> Checkpoint:
+    saved = checkpoints.save(folder, policy, optimizer, state, side_state={"a": torch.ones(2)}, step=step, keep=keep)
+    assert saved is not None
+    return saved
 
 
 def test_weights_optimiser_and_random_state_come_back(policy: Policy, model_folder: Path, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_weights_optimiser_and_random_state_come_back(policy: Policy, model_fold
     drawn = torch.rand(3)
 
     other = load_policy(ModelConfig(path=str(model_folder)))
-    other_optimizer = make_optimizer(other, OptimizerConfig(learning_rate=1e-2))
+    other_optimizer = Optimizer(other.model, OptimizerConfig(learning_rate=1e-2))
     restored = checkpoints.load(saved, other, other_optimizer)
     assert restored.state == {"rollouts": 36, "step": 3}
     assert restored.side_state["a"].tolist() == [1, 1]
@@ -42,7 +42,7 @@ def test_weights_optimiser_and_random_state_come_back(policy: Policy, model_fold
     for ours, theirs in zip(policy.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         for moment in ("exp_avg", "exp_avg_sq", "step"):
-            assert torch.equal(optimizer.state[ours][moment], other_optimizer.state[theirs][moment])
+            assert torch.equal(optimizer.parts[0].state[ours][moment], other_optimizer.parts[0].state[theirs][moment])
 
 
 def test_a_checkpoint_is_a_model_folder(policy: Policy, tmp_path: Path) -> None:

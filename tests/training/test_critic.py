@@ -155,6 +155,6 @@ def test_a_step_without_counted_tokens_teaches_the_critic_nothing(policy: Policy
 
 def test_a_return_that_is_not_finite_stops_the_critic(policy: Policy, tokens: Tokens) -> None:
     critic = Critic(policy, PARAMS, 256)
-    with pytest.raises(ArithmeticError, match="critic's gradient is not finite at its update 0"):
+    with pytest.raises(ArithmeticError, match="critic's value loss is nan at its update 0"):
         critic.update(tokens, critic.values(tokens)[:, :-1], RETURNS * math.inf, tokens.completion_mask)
     assert critic.values(tokens).abs().max().item() == 0.0

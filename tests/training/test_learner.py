@@ -1,4 +1,3 @@
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from training.learner import (
     NonFiniteError,
     Objective,
     Update,
-    learning_rate_at,
-    make_optimizer,
     update_policy,
 )
 from training.losses import LOSSES, LossInputs, PolicyLoss
+from training.optimizers import Optimizer
 from training.policy import Policy, Tokens, load_policy
 
 PARAMS = {
@@ -57,7 +55,7 @@ def update(policy: Policy, batch: LearnerBatch, what: Objective, **config: Any) 
     settings = OptimizerConfig(max_grad_norm=1e9, **config)
     return update_policy(
         policy,
-        make_optimizer(policy, settings),
+        Optimizer(policy.model, settings),
         batch,
         what,
         settings,
@@ -147,9 +145,3 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_move(
     with pytest.raises(NonFiniteError, match=r"the gradient of model\.embed_tokens\.weight is not finite at step 7"):
         update(policy, batch, objective(steep))
     assert torch.equal(weights(policy), before)
-
-
-def test_the_learning_rate_warms_up_to_its_peak() -> None:
-    config = OptimizerConfig(learning_rate=0.4, warmup_steps=4)
-    assert [learning_rate_at(config, step) for step in (0, 1, 3, 4, 100)] == pytest.approx([0.1, 0.2, 0.4, 0.4, 0.4])
-    assert math.isclose(learning_rate_at(OptimizerConfig(learning_rate=0.4), 0), 0.4)

@@ -25,7 +25,6 @@ class TorchSampler:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    @torch.no_grad()
     def sample(
         self, requests: Sequence[PromptRequest], *, temperature: float, max_new_tokens: int, seed: int
     ) -> Samples:
@@ -35,13 +34,18 @@ class TorchSampler:
             SamplingError: a prompt leaves no room in the model's context, or the logits are not finite.
         """
         check_room(requests, max_new_tokens, self.policy.context_tokens)
-        generator = torch.Generator(self.policy.device).manual_seed(seed)
-        return joined(
-            [
-                self._sample_pass(part, temperature, max_new_tokens, generator)
-                for part in self._passes(requests, max_new_tokens)
-            ]
-        )
+        draws = uniform_draws(requests, max_new_tokens, seed, self.policy.device)
+        return self.sample_rows(requests, draws, temperature=temperature)
+
+    @torch.no_grad()
+    def sample_rows(self, requests: Sequence[PromptRequest], draws: Tensor, *, temperature: float) -> Samples:
+        """Completions from draws `[B, T]`, so that no completion depends on which others are sampled with it."""
+        parts, first = [], 0
+        for part in self._passes(requests, draws.shape[1]):
+            rows = sum(request.count for request in part)
+            parts.append(self._sample_pass(part, temperature, draws[first : first + rows]))
+            first += rows
+        return joined(parts)
 
     def _passes(self, requests: Sequence[PromptRequest], max_new_tokens: int) -> Iterator[Sequence[PromptRequest]]:
         """Requests whose completions fit together; the completions of one request are never parted."""
@@ -55,10 +59,8 @@ class TorchSampler:
             rows += request.count
         yield requests[start:]
 
-    def _sample_pass(
-        self, requests: Sequence[PromptRequest], temperature: float, max_new_tokens: int, generator: torch.Generator
-    ) -> Samples:
-        policy, device = self.policy, self.policy.device
+    def _sample_pass(self, requests: Sequence[PromptRequest], temperature: float, draws: Tensor) -> Samples:
+        policy, device, max_new_tokens = self.policy, self.policy.device, draws.shape[1]
         prompt_ids, prompt_mask = left_padded([request.prompt_ids for request in requests], policy.pad_id, device)
         counts = torch.tensor([request.count for request in requests], device=device)
         owner = torch.arange(len(requests), device=device).repeat_interleave(counts)
@@ -79,7 +81,7 @@ class TorchSampler:
             probabilities = logprobs.exp()
             if not bool(probabilities.isfinite().all()):
                 raise SamplingError(f"logits of the sampler are not finite at token {column}")
-            token = torch.multinomial(truncated(probabilities, self.truncation), 1, generator=generator)
+            token = drawn_tokens(truncated(probabilities, self.truncation), draws[active, column])
             token = torch.where(greedy[active, None], logprobs.argmax(dim=-1, keepdim=True), token)
             token_ids[active, column] = token[:, 0]
             sampler_logprobs[active, column] = logprobs.gather(-1, token)[:, 0]
@@ -102,6 +104,25 @@ class TorchSampler:
         return Samples(
             token_ids[:, :longest], sampler_logprobs[:, :longest], entropy[:, :longest], lengths, is_finished
         )
+
+
+def uniform_draws(requests: Sequence[PromptRequest], max_new_tokens: int, seed: int, device: torch.device) -> Tensor:
+    """`[B, T]` float64 in [0, 1): what each token of each completion is drawn by."""
+    rows = sum(request.count for request in requests)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.rand(rows, max_new_tokens, generator=generator, device=device, dtype=torch.float64)
+
+
+def drawn_tokens(probabilities: Tensor, draws: Tensor) -> Tensor:
+    """`[B, 1]`: where the running sum of `probabilities` `[B, V]`, which need not end at 1, passes the draw's share of all.
+
+    In float64: the float32 sums over a large vocabulary would swallow its rare tokens.
+    """
+    sums = probabilities.double().cumsum(dim=-1)
+    whole = sums[:, -1:]
+    # Rounded up to the whole, a draw would find no token.
+    wanted = torch.minimum(draws[:, None] * whole, whole.nextafter(torch.zeros_like(whole)))
+    return torch.searchsorted(sums, wanted, right=True)
 
 
 def truncated(probabilities: Tensor, truncation: Truncation) -> Tensor:

@@ -11,7 +11,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from training.config import ConfigError, SamplingConfig
 from training.engines.base import PromptRequest, Truncation
 from training.engines.torch_sampler import CACHE_BYTES, cache_token_bytes
-from training.policy import Policy
+from training.policy import Policy, merged_weights
 from training.seeds import derived_seed
 
 WORKER_EXTENSION = "training.engines.vllm_worker.WorkerExtension"
@@ -100,7 +100,7 @@ def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
     """The policy's weights by the names of its checkpoint, a tied one once."""
     model = policy.model
     tied = set(model.all_tied_weights_keys)
-    state = {name: value for name, value in model.state_dict().items() if name not in tied}
+    state = {name: value for name, value in merged_weights(policy).items() if name not in tied}
     return dict(revert_weight_conversion(model, state))
 
 
