@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from training.engines.base import ALL_TOKENS, PromptRequest, Samples, SamplingError, Truncation, check_room
+from training.engines.roomy_cache import make_room
 from training.policy import Policy, entropy_of
 
 # Keys and values of all rows that are sampled together stay below this.
 CACHE_BYTES = 1 << 30
+# Rows that have ended stay until they are this share: to take some out copies the keys and values of all others.
+ENDED_SHARE = 1 / 8
 
 
 class TorchSampler:
@@ -66,6 +69,7 @@ class TorchSampler:
         owner = torch.arange(len(requests), device=device).repeat_interleave(counts)
         start = policy.prefill(prompt_ids, prompt_mask, owner)
         cache, mask, position, logits = start.cache, start.mask, start.position, start.logits
+        make_room(cache, max_new_tokens)
         eos_ids = torch.tensor(sorted(policy.eos_ids), device=device)
         greedy = torch.tensor([request.is_greedy for request in requests], device=device)[owner]
 
@@ -86,11 +90,11 @@ class TorchSampler:
             token_ids[active, column] = token[:, 0]
             sampler_logprobs[active, column] = logprobs.gather(-1, token)[:, 0]
             entropy[active, column] = entropy_of(logprobs)
-            ended = torch.isin(token[:, 0], eos_ids)
-            if bool(ended.any()):
-                lengths[active[ended]] = column + 1
-                is_finished[active[ended]] = True
-                going = (~ended).nonzero()[:, 0]
+            ended = active[torch.isin(token[:, 0], eos_ids) & ~is_finished[active]]
+            lengths[ended] = column + 1
+            is_finished[ended] = True
+            going = (~is_finished[active]).nonzero()[:, 0]
+            if going.numel() <= (1 - ENDED_SHARE) * active.numel():
                 active, token, position = active[going], token[going], position[going]
                 mask = None if mask is None else mask[going]
                 cache.batch_select_indices(going)
@@ -101,8 +105,14 @@ class TorchSampler:
             logits = policy.forward(token, mask, position[:, None], cache, last_only=True)[:, 0]
             position = position + 1
         longest = int(lengths.max())
+        # What rows that had ended went on with.
+        beyond = torch.arange(longest, device=device) >= lengths[:, None]
         return Samples(
-            token_ids[:, :longest], sampler_logprobs[:, :longest], entropy[:, :longest], lengths, is_finished
+            token_ids[:, :longest].masked_fill(beyond, 0),
+            sampler_logprobs[:, :longest].masked_fill(beyond, 0),
+            entropy[:, :longest].masked_fill(beyond, 0),
+            lengths,
+            is_finished,
         )
 
 

@@ -14,7 +14,7 @@ from training.engines.base import (
     Truncation,
     samples_from_rows,
 )
-from training.engines.torch_sampler import TorchSampler, left_padded, truncated
+from training.engines.torch_sampler import ENDED_SHARE, TorchSampler, left_padded, truncated
 from training.policy import Policy, Tokens, load_policy
 
 PROMPTS = ["12+34=", "7*8=", "reverse abc="]
@@ -89,13 +89,17 @@ def test_rows_end_with_the_end_token_or_at_the_limit(policy: Policy) -> None:
 
 
 def test_each_prompt_is_prefilled_once_and_finished_rows_leave(policy: Policy) -> None:
+    # Half of the vocabulary ends a completion.
+    policy.eos_ids = frozenset(range(0, 258, 2))
     shapes: list[tuple[int, ...]] = []
     policy.model.get_input_embeddings().register_forward_hook(lambda _m, args, _o: shapes.append(tuple(args[0].shape)))
-    samples = TorchSampler(policy).sample(requests(policy, 40, 40, 40), temperature=3.0, max_new_tokens=12, seed=0)
+    samples = TorchSampler(policy).sample(requests(policy, 40, 40, 40), temperature=3.0, max_new_tokens=6, seed=0)
     assert shapes[0] == (3, len(PROMPTS[2]))
-    alive = [int((samples.lengths > column).sum()) for column in range(1, 12)]
-    assert [shape[0] for shape in shapes[1:]] == alive
-    assert alive[-1] < alive[0]
+    alive = [int((samples.lengths > column).sum()) for column in range(1, 6)]
+    assert alive[0] < 90
+    # Never more than an eighth of the rows that are worked on has ended.
+    ran = [shape[0] for shape in shapes[1:]]
+    assert all(going <= rows and going > (1 - ENDED_SHARE) * rows for rows, going in zip(ran, alive, strict=False))
 
 
 def test_a_shared_prefill_samples_what_a_prefill_of_each_does(policy: Policy) -> None:
