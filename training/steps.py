@@ -8,6 +8,9 @@ from torch import Tensor
 
 from training.rewards import Scored
 
+# Kinds of reward spans that are steps; penalties and shaping are of the whole completion.
+STEP_KINDS = frozenset({"process", "outcome"})
+
 
 @dataclass(frozen=True, slots=True)
 class StepRewards:
@@ -23,7 +26,9 @@ class StepRewards:
 
 
 def step_rewards(scored: Sequence[Scored], lengths: Tensor) -> StepRewards:
-    """The process spans of every rollout; one without any counts as one step that earned its whole reward.
+    """The process spans of every rollout, and its outcome as the last step.
+
+    A rollout without process spans counts as one step that earned its whole reward.
 
     Args:
         scored: B.
@@ -31,7 +36,8 @@ def step_rewards(scored: Sequence[Scored], lengths: Tensor) -> StepRewards:
     """
     rows = []
     for one, length in zip(scored, lengths.tolist(), strict=True):
-        steps = [(span.value, span.token_end) for span in one.spans if span.kind == "process"]
+        has_steps = any(span.kind == "process" for span in one.spans)
+        steps = [(span.value, span.token_end) for span in one.spans if has_steps and span.kind in STEP_KINDS]
         rows.append(steps or ([(one.reward, length)] if one.spans else []))
     width = max([len(row) for row in rows] + [1])
     values = torch.full((len(rows), width), torch.nan, dtype=torch.float64, device=lengths.device)

@@ -10,19 +10,19 @@ def scored(*spans: tuple[int, int, float, str]) -> Scored:
     return Scored(spans=tuple(RewardSpan(start, end, value, kind, kind) for start, end, value, kind in spans))
 
 
-def test_process_spans_are_the_steps_and_a_rollout_without_any_is_one_step() -> None:
+def test_process_spans_and_the_outcome_are_the_steps_and_a_rollout_without_any_is_one_step() -> None:
     found = step_rewards(
         [
-            scored((0, 2, 0.5, "process"), (2, 3, 0.25, "process"), (3, 4, 1.0, "outcome")),
+            scored((0, 2, 0.5, "process"), (2, 3, 0.25, "process"), (3, 4, 1.0, "outcome"), (3, 4, -9.0, "penalty")),
             scored((1, 2, 1.0, "outcome"), (1, 2, -0.5, "penalty")),
             Scored(),
         ],
         torch.tensor([4, 2, 3]),
     )
-    assert found.exists.tolist() == [[True, True], [True, False], [False, False]]
-    assert found.values[0].tolist() == [0.5, 0.25]
+    assert found.exists.tolist() == [[True] * 3, [True, False, False], [False] * 3]
+    assert found.values[0].tolist() == [0.5, 0.25, 1.0]
     assert found.values[1, 0].item() == 0.5
-    assert found.ends[0].tolist() == [2, 3]
+    assert found.ends[0].tolist() == [2, 3, 4]
     assert found.ends[1, 0].item() == 2
     assert math.isnan(found.values[2, 0].item())
 

@@ -11,5 +11,5 @@ RECIPE = Recipe(
     "A_t = sum of s_ij of steps that end at or after t;  loss as GRPO",
     source="Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, sec. 4.1.3",
     parent="grpo",
-    changes={"H5": "process", "H6": "process"},
+    changes={"H4": "step_labels", "H5": "process", "H6": "process"},
 )
