@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm import _custom_ops
+from vllm.model_executor.layers import utils as layer_utils
 from vllm.platforms import current_platform
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 if current_platform.is_cpu():
-    # oneDNN packs a copy of the weights when the model is loaded. A tied output head then keeps that copy whatever is
-    # loaded later, without an error, and everything is sampled from a mixture of old and new weights.
+    # oneDNN, and for bfloat16 the kernels for AMX, pack a copy of the weights when the model is loaded. A tied output head
+    # then keeps that copy whatever is loaded later, without an error, and samples come from a mixture of old and new weights.
     _custom_ops._supports_onednn = False
+    layer_utils.check_cpu_sgl_kernel = lambda *shape_and_type: False
 
 
 class PolicySampler(Sampler):

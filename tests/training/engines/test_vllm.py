@@ -9,13 +9,14 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed: `make vllm` installs it, and these tests run")
 
 from training import spool
+from training.alarms import GAP_LIMITS
 from training.attempt import Attempt
 from training.config import ModelConfig, SamplingConfig
 from training.engines.base import ALL_TOKENS, Engine, PromptRequest, Samples, SamplingError, Truncation
-from training.engines.torch_sampler import TorchSampler
+from training.engines.torch_sampler import TorchSampler, left_padded
 from training.engines.vllm_engine import VllmEngine
 from training.engines.vllm_server import VllmServer
-from training.policy import Policy, load_policy
+from training.policy import Policy, Tokens, load_policy
 from training.records import RolloutBatch
 from training.run import FINISHED, run_attempt
 
@@ -120,6 +121,22 @@ def test_an_update_reaches_the_engine_and_its_memory_of_prompts(engine: Engine, 
 def test_a_prompt_that_does_not_fit_is_refused(engine: Engine, policy: Policy) -> None:
     with pytest.raises(SamplingError, match="2040 tokens and 12 new ones do not fit"):
         sample(engine, [PromptRequest([5] * 2040, 1)])
+
+
+def test_weights_in_half_precision_reach_the_engine_too() -> None:
+    policy = load_policy(ModelConfig(dtype="bfloat16"))
+    asked = requests(policy, 8)
+    made = VllmEngine(policy, CONFIG, ALL_TOKENS, seed=1)
+    try:
+        samples = sample(made, asked)
+    finally:
+        made.close()
+    ids, padding = left_padded([request.prompt_ids for request in asked], policy.pad_id, policy.device)
+    mask = torch.arange(samples.token_ids.shape[1]) < samples.lengths[:, None]
+    tokens = Tokens(ids, padding, torch.arange(3).repeat_interleave(8), samples.token_ids, mask)
+    with torch.no_grad():
+        scores = policy.score(tokens, temperature=TEMPERATURE)
+    assert (scores.logprobs - samples.sampler_logprobs)[mask].abs().mean() < GAP_LIMITS["bfloat16"]
 
 
 def trained(make_run: MakeRun, engine: str) -> dict[int, RolloutBatch]:
