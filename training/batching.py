@@ -9,6 +9,10 @@ from torch import Tensor
 
 AGGREGATIONS = ("token_mean", "rollout_mean", "rollout_sum", "token_sum_constant", "prompt_mean", "token_sum")
 
+# What a forward and backward pass covers at most: activations that stay in a processor's cache are quicker and take less
+# memory; a GPU wants more to do at a time.
+MICRO_BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}
+
 
 def rollout_scale(
     loss_mask: Tensor,
@@ -88,12 +92,18 @@ def aggregate(token_loss: Tensor, loss_mask: Tensor, scale: Tensor) -> Tensor:
 def micro_batches(lengths: Tensor, size: int) -> list[Tensor]:
     """Row numbers of micro-batches of at most `size` rollouts, shortest rollouts first, so that short ones are not padded.
 
+    None covers more than `MICRO_BATCH_TOKENS`, padding included, but by a single rollout.
+
     Args:
         lengths: `[B]` tokens that a forward pass has to cover.
     Returns:
         Ascending row numbers; together they are all rows. All of them in one micro-batch where they fit.
     """
-    if len(lengths) <= size:
-        return [torch.arange(len(lengths), device=lengths.device)] if len(lengths) else []
+    limit = MICRO_BATCH_TOKENS[lengths.device.type]
     order = lengths.argsort(stable=True)
-    return [rows.sort().values for rows in order.split(size)]
+    batches: list[list[int]] = []
+    for row, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        if not batches or len(batches[-1]) == size or (len(batches[-1]) + 1) * length > limit:
+            batches.append([])
+        batches[-1].append(row)
+    return [torch.tensor(sorted(rows), device=lengths.device) for rows in batches]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.golden import CASES
-from training.batching import AGGREGATIONS, aggregate, micro_batches, rollout_scale
+from training.batching import AGGREGATIONS, MICRO_BATCH_TOKENS, aggregate, micro_batches, rollout_scale
 from training.recipes import knobs
 
 OPTIONS = {"constant_tokens": 16}
@@ -131,6 +131,13 @@ def test_slices_cover_every_rollout_once() -> None:
     assert [rows.tolist() for rows in micro_batches(lengths, 3)] == [[1, 3, 5], [0, 2, 6], [4]]
     assert [rows.tolist() for rows in micro_batches(lengths, 7)] == [[0, 1, 2, 3, 4, 5, 6]]
     assert [rows.tolist() for rows in micro_batches(lengths[:0], 3)] == []
+
+
+def test_micro_batches_of_long_rollouts_hold_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MICRO_BATCH_TOKENS, "cpu", 12)
+    # Sorted 1 3 4 5 6 20: three of at most 4 are 12 tokens, two of at most 6 are 12, 20 does not fit and is alone.
+    batches = micro_batches(torch.tensor([5, 1, 20, 4, 3, 6]), 256)
+    assert [rows.tolist() for rows in batches] == [[1, 3, 4], [0, 5], [2]]
 
 
 @pytest.mark.parametrize(
