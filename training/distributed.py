@@ -91,22 +91,18 @@ class SharedAttempt(Attempt):
 
 def leave_word(folder: Path, reason: str) -> None:
     """Why this process fails, for the leader, who will only see that it is gone."""
-    _word(folder, rank()).write_text(reason, encoding="utf-8")
+    (folder / f"process-{rank()}-failed.txt").write_text(reason, encoding="utf-8")
 
 
 def word_of_others(folder: Path) -> str | None:
-    """What another process failed with, if one did; it has a moment to say so."""
+    """What another process of the run failed with, if one did; while there are others they have a moment to say so."""
     deadline = time.monotonic() + WORD_SECONDS
-    while processes() > 1 and time.monotonic() < deadline:
-        for other in range(1, processes()):
-            if _word(folder, other).is_file():
-                return _word(folder, other).read_text(encoding="utf-8")
+    while True:
+        for word in sorted(folder.glob("process-*-failed.txt")):
+            return word.read_text(encoding="utf-8")
+        if processes() == 1 or time.monotonic() > deadline:
+            return None
         time.sleep(0.1)
-    return None
-
-
-def _word(folder: Path, number: int) -> Path:
-    return folder / f"process-{number}-failed.txt"
 
 
 @dataclass(frozen=True, slots=True)

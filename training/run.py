@@ -192,9 +192,10 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     metrics |= {name: value for name, value in run.coefficients.items() if value}
     adapt_coefficients(run, metrics)
     run.events += sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype)
-    record_step(run, step, rollouts, scores, signal, columns, updates, metrics, started)
+    if run.recorder is not None:
+        record_step(run, run.recorder, step, rollouts, scores, signal, columns, updates, metrics, started)
+        progress.step(step + 1, metrics)
     run.attempt.report(state="running", phase="training", step=step + 1, rollouts=run.rollouts)
-    progress.step(step + 1, metrics)
 
 
 def gather_step(run: Run, step: int) -> tuple[Rollouts, ScoredRollouts]:
@@ -419,6 +420,7 @@ def adapt_coefficients(run: Run, metrics: Mapping[str, float]) -> None:
 
 def record_step(
     run: Run,
+    recorder: Recorder,
     step: int,
     rollouts: Rollouts,
     scores: ScoredRollouts,
@@ -433,10 +435,8 @@ def record_step(
     `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
     beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
     """
-    if run.recorder is None:
-        return
     with run.phase("record"):
-        run.recorder.flush()
+        recorder.flush()
         header = batch_header(
             run.uid,
             run.attempt.number,
@@ -485,11 +485,11 @@ def record_step(
             },
         )
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_write"] = run.recorder.write_seconds
-    metrics["seconds_write_cpu"] = run.recorder.write_cpu_seconds
-    metrics["seconds_record"] = run.seconds["record"] + run.recorder.write_seconds
+    metrics["seconds_write"] = recorder.write_seconds
+    metrics["seconds_write_cpu"] = recorder.write_cpu_seconds
+    metrics["seconds_record"] = run.seconds["record"] + recorder.write_seconds
     metrics["seconds_step"] = time.perf_counter() - started
-    run.recorder.put(recorded, metrics)
+    recorder.put(recorded, metrics)
 
 
 def is_evaluation_due(config: RunConfig, step: int) -> bool:
@@ -864,7 +864,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
     logging.basicConfig(
-        level=logging.WARNING if options.progress else logging.INFO,
+        level=logging.INFO if distributed.is_leader() and not options.progress else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stdout,
     )
