@@ -7,6 +7,7 @@ KL, k3 that of the forward KL.
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 EXPONENT_LIMIT = 20.0
@@ -30,6 +31,33 @@ def kl_k3(policy_logprobs: Tensor, other_logprobs: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+
+
+def top_k_divergence(policy_logprobs: Tensor, sampler_logprobs: Tensor, *, kind: str) -> Tensor:
+    """`[...]` between two distributions over K named tokens and all others as one; never above that of the whole vocabulary.
+
+    `tv` half the sum of |policy - sampler|; `kl` sum of sampler log(sampler / policy), in nats.
+
+    Args:
+        policy_logprobs, sampler_logprobs: `[..., K]` nats of the same tokens, those the sampler found likeliest and the one
+            it drew; a token that fills up a row stands with -inf in both.
+    Raises:
+        ValueError: the shapes differ or the kind is unknown.
+    Source: Qi et al. 2026, arXiv:2602.04879.
+    """
+    if policy_logprobs.shape != sampler_logprobs.shape:
+        raise ValueError(f"shapes differ: {list(policy_logprobs.shape)} and {list(sampler_logprobs.shape)}")
+    policy, sampler = (_with_others(one.double().exp()) for one in (policy_logprobs, sampler_logprobs))
+    if kind == "tv":
+        return (policy - sampler).abs().sum(dim=-1) / 2
+    if kind == "kl":
+        return torch.where(sampler > 0, sampler * ((sampler + 1e-8) / (policy + 1e-8)).log(), 0).sum(dim=-1)
+    raise ValueError(f"unknown divergence {kind!r}; known: tv, kl")
+
+
+def _with_others(probabilities: Tensor) -> Tensor:
+    others = (1 - probabilities.sum(dim=-1, keepdim=True)).clamp(min=0)
+    return torch.cat([probabilities, others], dim=-1)
 
 
 def adapted_coefficient(coefficient: float, kl: float, *, target: float, horizon: int, rollouts: int) -> float:

@@ -273,6 +273,7 @@ def divergence_masked_loss(
     divergence: str = "tv",
     limit: float = 0.15,
     ratio_cap: float = 10.0,
+    distance: Tensor | None = None,
 ) -> PolicyLoss:
     """`-keep sg(min(ratio, ratio_cap)) A log policy` (DPPO): what limits a token is the change of its probability.
 
@@ -280,6 +281,8 @@ def divergence_masked_loss(
     `limit` and it moved where A pushes it: high for A > 0 and q > m, low for A < 0 and q < m. The divergence is between the
     two-way distributions (token, any other): `tv` |q - m|; `kl` m log(m / q) + (1 - m) log((1 - m) / (1 - q)).
 
+    Args:
+        distance: `[B, T]` a divergence worked out elsewhere, over more tokens; replaces `divergence`.
     Raises:
         ValueError: the shapes differ or are not 2-D, the divergence is unknown, the limit is negative or the cap below 1.
     Source: Qi et al. 2026, arXiv:2602.04879, and its released code for the cap.
@@ -292,7 +295,9 @@ def divergence_masked_loss(
     logprobs = torch.where(found.counts, policy_logprobs, 0)
     policy = logprobs.detach().exp()
     sampler = torch.where(found.counts, sampler_logprobs, 0).exp()
-    if divergence == "tv":
+    if distance is not None:
+        distance = torch.where(found.counts, distance, 0)
+    elif divergence == "tv":
         distance = (policy - sampler).abs()
     elif divergence == "kl":
         others = (1 - sampler) * ((1 - sampler + 1e-8) / (1 - policy + 1e-8)).log()

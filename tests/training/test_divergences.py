@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from training.divergences import (
     kl_k1,
     kl_k2,
     kl_k3,
+    top_k_divergence,
 )
 
 
@@ -73,3 +76,34 @@ def test_the_entropy_coefficient_follows_its_target_as_in_the_worked_example() -
     assert found == pytest.approx(case["expected"]["coef"])
     assert adapted_entropy_coefficient(0.002, 1.0, target=0.2, step=0.005) == 0.0
     assert adapted_entropy_coefficient(0.998, 0.1, target=0.2, step=0.005) == 1.0
+
+
+def test_the_divergence_of_the_likeliest_tokens_matches_the_worked_example() -> None:
+    case = CASES["mask.dppo_topk_tv"]
+    policy, sampler = (torch.tensor(case["inputs"][key], dtype=torch.float64).log() for key in ("p", "mu"))
+    k = case["inputs"]["K"]
+    few = top_k_divergence(policy[:k], sampler[:k], kind="tv").item()
+    assert few == pytest.approx(case["expected"]["tv_topk"])
+    assert top_k_divergence(policy, sampler, kind="tv").item() == pytest.approx(case["expected"]["tv_full"])
+    # Three ways: 0.5, 0.3 and 0.2 against 0.6, 0.2 and 0.2.
+    expected = 0.5 * math.log(0.5 / 0.6) + 0.3 * math.log(0.3 / 0.2)
+    assert top_k_divergence(policy[:k], sampler[:k], kind="kl").item() == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+def test_more_tokens_show_more_divergence_and_equal_distributions_none(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    policy, sampler = torch.randn(2, 50, 8, generator=generator, dtype=torch.float64).log_softmax(-1)
+    found = torch.stack([top_k_divergence(policy[:, :k], sampler[:, :k], kind=kind) for k in range(1, 9)])
+    assert bool((found.diff(dim=0) >= -1e-7).all())
+    assert found[0].min() >= -1e-7
+    assert top_k_divergence(policy, policy, kind=kind).abs().max().item() == pytest.approx(0.0, abs=1e-12)
+    padded = [torch.nn.functional.pad(one[:, :3], (0, 2), value=-math.inf) for one in (policy, sampler)]
+    torch.testing.assert_close(top_k_divergence(padded[0], padded[1], kind=kind), found[2])
+
+
+def test_refuses_divergences_of_different_tokens() -> None:
+    with pytest.raises(ValueError, match="shapes differ"):
+        top_k_divergence(torch.zeros(2, 3), torch.zeros(2, 2), kind="tv")
+    with pytest.raises(ValueError, match="unknown divergence 'js'; known: tv, kl"):
+        top_k_divergence(torch.zeros(1), torch.zeros(1), kind="js")

@@ -260,6 +260,17 @@ def test_the_binary_divergence_is_that_of_the_worked_example() -> None:
         assert out.clip_flag[0, 0].item() == flag
 
 
+def test_a_divergence_over_more_tokens_replaces_that_of_the_sampled_one() -> None:
+    # The sampled token itself hardly moved, the others of its place did.
+    policy, sampler = torch.tensor([[0.51, 0.51, 0.49]]).log(), torch.full((1, 3), 0.5).log()
+    far = torch.tensor([[0.3, 0.1, 0.3]])
+    out = divergence_masked_loss(policy, sampler, torch.ones(1, 3), torch.ones(1, 3), limit=0.15, distance=far)
+    assert out.clip_flag[0].tolist() == [CLIPPED_HIGH, KEPT, KEPT]
+    nothing = torch.tensor([[False, True, True]])
+    masked = divergence_masked_loss(policy, sampler, torch.ones(1, 3), nothing, limit=0.15, distance=far * math.nan)
+    assert masked.clip_flag[0].tolist() == [MASKED, KEPT, KEPT]
+
+
 GSPO = {key: torch.tensor(value, dtype=torch.float64) for key, value in CASES["ratio.gspo"]["inputs"].items()}
 
 
