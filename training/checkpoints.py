@@ -118,7 +118,7 @@ def listed(folder: Path) -> list[Checkpoint]:
 
 def newest_intact(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose files all have the digests of its manifest; None if there is none."""
-    return next((one for one in reversed(listed(folder)) if _is_intact(one.path)), None)
+    return next((one for one in reversed(listed(folder)) if is_intact(one.path)), None)
 
 
 def load(
@@ -167,7 +167,8 @@ def _described(path: Path) -> Checkpoint:
     )
 
 
-def _is_intact(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
+    """Whether all files have the digests of the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         return bool(manifest) and all(_digest(path / name) == digest for name, digest in manifest.items())

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -227,9 +227,9 @@ class BeforeLearning(Policy):
         super().__init__(policy.model, policy.tokenizer, policy.device, chat=policy.chat, recomputes=policy.recomputes)
         self._policy = policy
 
-    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
+    def score(self, tokens: Tokens, **options: Any) -> TokenScores:
         with adapters.without_adapters(self.model):
-            return self._policy.score(tokens, temperature=temperature, with_entropy=with_entropy)
+            return self._policy.score(tokens, **options)
 
 
 def load_policy(config: ModelConfig) -> Policy:
@@ -352,7 +352,6 @@ def save_model(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None
     policy.tokenizer.save_pretrained(folder)
 
 
-@torch.no_grad()
 def load_weights(policy: Policy, folder: Path) -> None:
     """Put the weights that a checkpoint keeps in place.
 
@@ -364,16 +363,26 @@ def load_weights(policy: Policy, folder: Path) -> None:
         saved |= load_file(file, device=str(policy.device))
     if adapters.adapter_layers(policy.model):
         saved = {adapters.own_name(name): value for name, value in saved.items()}
-        own = {name: value for name, value in _named_tensors(policy.model) if adapters.is_of_adapter(name)}
-    else:
-        own = dict(_named_tensors(policy.model))
-    # Tied weights are stored once, under one of their names.
-    stored = {id(own[name]) for name in saved if name in own}
-    wrong = [name for name, value in saved.items() if name not in own or own[name].shape != value.shape]
-    wrong += [name for name, value in own.items() if name not in saved and id(value) not in stored]
+    put_weights(policy, saved)
+
+
+@torch.no_grad()
+def put_weights(policy: Policy, weights: Mapping[str, Tensor]) -> None:
+    """Put all weights in place, or all of the adapters where there are some.
+
+    Raises:
+        ValueError: they are another model's.
+    """
+    own = dict(_named_tensors(policy.model))
+    if adapters.adapter_layers(policy.model):
+        own = {name: tensor for name, tensor in own.items() if adapters.is_of_adapter(name)}
+    # Tied weights may be given once, under one of their names.
+    given = {id(own[name]) for name in weights if name in own}
+    wrong = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+    wrong += [name for name, tensor in own.items() if name not in weights and id(tensor) not in given]
     if wrong:
         raise ValueError(f"it holds another model: {wrong[0]} and {len(wrong) - 1} more do not fit")
-    for name, value in saved.items():
+    for name, value in weights.items():
         own[name].copy_(laid_out_like(value, own[name]))
 
 

@@ -38,11 +38,9 @@ class ShardedPolicy(Policy):
         model.whole_pass = MethodType(_run, model)
         register_fsdp_forward_method(model, "whole_pass")
 
-    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
+    def score(self, tokens: Tokens, **options: Any) -> TokenScores:
         model: Any = self.model
-        scores: TokenScores = model.whole_pass(
-            super().score, tokens, temperature=temperature, with_entropy=with_entropy
-        )
+        scores: TokenScores = model.whole_pass(super().score, tokens, **options)
         return scores
 
     @contextlib.contextmanager

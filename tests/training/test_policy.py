@@ -237,3 +237,73 @@ def test_a_model_without_attention_is_refused(policy: Policy, tmp_path: Path) ->
     policy.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="mamba has no attention"):
         load_policy(ModelConfig(path=str(tmp_path)))
+
+
+def test_working_layers_out_again_changes_neither_scores_nor_gradients(model_folder: Path, policy: Policy) -> None:
+    saving = load_policy(ModelConfig(path=str(model_folder), gradient_checkpointing=True))
+    for completions, owner in (([[21, 33, 1], [40], [5, 6, 7, 8, 1], [9, 1]], [0, 0, 1, 2]), ([[7]], [1])):
+        tokens = padded_tokens(policy, completions, owner)
+        found = [one.score(tokens, temperature=0.7, with_entropy=True) for one in (policy, saving)]
+        for plain, again in zip(*((one.logprobs, one.entropy) for one in found), strict=True):
+            torch.testing.assert_close(plain[tokens.completion_mask], again[tokens.completion_mask], atol=2e-5, rtol=0)
+        for one in found:
+            one.logprobs[tokens.completion_mask].sum().backward()
+    for plain, again in zip(policy.model.parameters(), saving.model.parameters(), strict=True):
+        torch.testing.assert_close(plain.grad, again.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_layers_are_worked_out_twice_and_keep_only_their_input(model_folder: Path, policy: Policy) -> None:
+    saving = load_policy(ModelConfig(path=str(model_folder), gradient_checkpointing=True))
+    kept = {}
+    for name, one in (("plain", policy), ("saving", saving)):
+        calls: list[int] = []
+        one.model.model.layers[0].self_attn.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        sizes: list[int] = []
+        tokens = padded_tokens(one, [[5, 6, 7, 8, 1]] * 8, [1] * 8)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
+        ):
+            logprobs = one.score(tokens, temperature=1.0).logprobs
+        kept[name] = sum(sizes)
+        before = len(calls)
+        logprobs.sum().backward()
+        assert (len(calls) > before) == (name == "saving")
+    assert kept["saving"] < kept["plain"] / 2
+
+
+def test_a_model_without_an_end_token_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        described = json.loads((folder / name).read_text())
+        # Left out, some models would take the number of another's.
+        ends = {key: None for key in described if "eos" in key}
+        (folder / name).write_text(json.dumps(described | ends))
+    with pytest.raises(ConfigError, match=r"names an end-of-sequence token.*set eos_token_id") as refused:
+        load_policy(ModelConfig(path=str(folder)))
+    assert refused.value.key == "model.path"
+
+
+def test_a_tokenizer_of_another_model_is_refused(policy: Policy, model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    policy.tokenizer.add_tokens([f"further-{number}" for number in range(400)])
+    policy.tokenizer.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"the tokenizer has \d+ tokens, the model only \d+; take the tokenizer"):
+        load_policy(ModelConfig(path=str(folder)))
+
+
+def test_code_of_a_tokenizer_is_never_run(model_folder: Path, tmp_path: Path) -> None:
+    folder = broken(model_folder, tmp_path)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    described |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "evil.Mine"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ConfigError, match="needs code of its own"):
+        load_policy(ModelConfig(path=str(folder)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_language_model_of_a_package_is_refused_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.model_folder.SMOLLM2_PACKAGE", "no_such_package")
+    with pytest.raises(ConfigError, match="make smollm2") as refused:
+        load_policy(ModelConfig(path="builtin:smollm2"))
+    assert refused.value.key == "model.path"
