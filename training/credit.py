@@ -25,6 +25,7 @@ class ModelColumns:
     recomputed_logprobs: Tensor | None = None  # nats
     values: Tensor | None = None  # [B, T + 1] before each token and after the last, in reward units
     token_rewards: Tensor | None = None  # float64; None: those of the scores
+    top: tuple[Tensor, Tensor] | None = None  # ids and nats [B, T, K] of the likeliest tokens, weights that sampled
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class LearnerBatch:
     ref_logprobs: Tensor | None = None
     recomputed_logprobs: Tensor | None = None
     selected: Tensor | None = None  # bool
+    top_ids: Tensor | None = None  # [B, T, K] int64
+    top_logprobs: Tensor | None = None  # [B, T, K] nats, under the weights that sampled
     forward_tokens: Tensor | None = None  # [B] int64; behind so many tokens nothing is needed. None: all are
 
     @property
@@ -84,6 +86,8 @@ class LearnerBatch:
             ref_logprobs=part(self.ref_logprobs),
             recomputed_logprobs=part(self.recomputed_logprobs),
             selected=part(self.selected),
+            top_ids=part(self.top_ids),
+            top_logprobs=part(self.top_logprobs),
         )
 
 
@@ -113,6 +117,27 @@ def logprobs_under(policy: Policy, tokens: Tokens, *, temperature: float, micro_
                 out[share.rows, : part.completion_ids.shape[1]] = logprobs
     add_up(out)
     return out
+
+
+def likeliest_under(
+    policy: Policy, tokens: Tokens, *, temperature: float, micro_batch: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """Ids and nats, `[B, T, K]`, of the `count` likeliest tokens at every place of the completions and of the one that stands
+    there; where that is among the likeliest its second mention has -inf.
+    """
+    shape = (*tokens.completion_ids.shape, min(count, policy.model.config.vocab_size) + 1)
+    ids = torch.zeros(shape, dtype=torch.int64, device=tokens.completion_ids.device)
+    logprobs = torch.zeros(shape, device=ids.device)
+    for share in own_micro_batches(tokens.completion_mask.sum(dim=1), micro_batch):
+        part = tokens.rows(share.rows)
+        found, their_logprobs = policy.likeliest(part, temperature=temperature, count=count)
+        if share.counts:
+            width = part.completion_ids.shape[1]
+            ids[share.rows, :width] = found
+            logprobs[share.rows, :width] = their_logprobs
+    add_up(ids)
+    add_up(logprobs)
+    return ids, logprobs
 
 
 def update_policy(
@@ -209,7 +234,8 @@ def accumulate_gradient(
 
 def loss_inputs(policy: Policy, batch: LearnerBatch, temperature: float, *, with_entropy: bool) -> LossInputs:
     """What the losses are given of a micro-batch, with the policy's gradient."""
-    scores = policy.score(batch.tokens, temperature=temperature, with_entropy=with_entropy)
+    scores = policy.score(batch.tokens, temperature=temperature, with_entropy=with_entropy, alternatives=batch.top_ids)
+    top = batch.top_logprobs
     return LossInputs(
         policy_logprobs=scores.logprobs,
         sampler_logprobs=batch.sampler_logprobs,
@@ -220,6 +246,10 @@ def loss_inputs(policy: Policy, batch: LearnerBatch, temperature: float, *, with
         ref_logprobs=batch.ref_logprobs,
         selected=batch.selected,
         policy_entropy=scores.entropy,
+        top_sampler_logprobs=top,
+        top_policy_logprobs=None
+        if top is None or scores.alternatives is None
+        else scores.alternatives.masked_fill(top == -torch.inf, -torch.inf),
     )
 
 

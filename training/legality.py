@@ -73,11 +73,13 @@ def resolve(config: RunConfig, *, on_worker: bool = False) -> Resolved:
         limit = params["overlong_limit_tokens"] = params["overlong_limit_tokens"] or config.sampling.max_new_tokens
         params["overlong_buffer_tokens"] = params["overlong_buffer_tokens"] or max(limit // 5, 1)
     needed = needs(parts)
+    if params.get("divergence", "").startswith("topk_"):
+        needed |= {"top_logprobs"}
     if params["kl_coefficient"] and params["kl_place"] == "reward":
         needed |= {"ref_logprobs"}
     elif params["kl_coefficient"] and "ref_kl" not in parts["H8"]:
         parts["H8"] = (*parts["H8"], "ref_kl")
-        needed = needs(parts)
+        needed |= needs(parts)
     family, task_params = catalog.placed(config.task, on_worker=on_worker)
     return Resolved(recipe, params, parts, family, task_params, needed, pool_size(config, parts))
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.divergences import top_k_divergence
+
 # The exponent of a ratio is clamped here: exp(20) is already past any use.
 LOG_RATIO_LIMIT = 20.0
 # Values of the clip flag, in the order of training.records.CLIP_FLAGS.
@@ -384,6 +386,9 @@ class LossInputs:
     ref_logprobs: Tensor | None = None  # nats
     selected: Tensor | None = None  # bool; tokens that H6 picked for the loss to treat apart
     policy_entropy: Tensor | None = None  # nats, with gradient
+    # Of the likeliest tokens under the weights that sampled, [B, T, K] nats, detached.
+    top_sampler_logprobs: Tensor | None = None
+    top_policy_logprobs: Tensor | None = None
 
 
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -435,15 +440,21 @@ def _geometric_mean(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss
 
 def _divergence_masked(inputs: LossInputs, params: Mapping[str, Any]) -> PolicyLoss:
     policy_logprobs, _, advantages, loss_mask = _proximal(inputs)
-    kind = params["divergence"]
+    kind, distance = params["divergence"], None
+    measure = kind.removeprefix("topk_")
+    if kind != measure:
+        if inputs.top_sampler_logprobs is None or inputs.top_policy_logprobs is None:
+            raise ValueError(f"{kind} needs the likeliest tokens of every place, which this run does not have")
+        distance = top_k_divergence(inputs.top_policy_logprobs, inputs.top_sampler_logprobs, kind=measure)
     # Whatever was recomputed, the trust region is around the weights that sampled.
     return divergence_masked_loss(
         policy_logprobs,
         inputs.sampler_logprobs,
         advantages,
         loss_mask,
-        divergence=kind,
-        limit=params[f"{kind}_limit"],
+        divergence=measure,
+        distance=distance,
+        limit=params[f"{measure}_limit"],
         ratio_cap=params["ratio_cap"],
     )
 

@@ -61,6 +61,7 @@ class TokenScores:
 
     logprobs: Tensor  # nats, with gradient where enabled
     entropy: Tensor | None  # nats, with gradient where enabled
+    alternatives: Tensor | None = None  # [B, T, K] nats of further tokens, detached
 
 
 class Policy:
@@ -161,12 +162,24 @@ class Policy:
         logits: Tensor = self.model(input_ids=ids, **known).logits
         return logits[:, -width:]
 
-    def score(self, tokens: Tokens, *, temperature: float, with_entropy: bool = False) -> TokenScores:
-        """Log-probability of every completion token: float32 log-softmax of logits / temperature."""
-        if (head := self._wide_head) is None:
+    def score(
+        self,
+        tokens: Tokens,
+        *,
+        temperature: float,
+        with_entropy: bool = False,
+        alternatives: Tensor | None = None,
+    ) -> TokenScores:
+        """Log-probability of every completion token: float32 log-softmax of logits / temperature.
+
+        Args:
+            alternatives: `[B, T, K]` int64, token ids whose log-probabilities are wanted besides.
+        """
+        if (head := self._wide_head) is None or alternatives is not None:
             logprobs = (self.completion_logits(tokens).float() / temperature).log_softmax(dim=-1)
             entropy = entropy_of(logprobs) if with_entropy else None
-            return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy)
+            further = None if alternatives is None else logprobs.detach().gather(-1, alternatives)
+            return TokenScores(logprobs.gather(-1, tokens.completion_ids[..., None]).squeeze(-1), entropy, further)
         with _forward_replaced(head, lambda hidden: hidden):
             hidden = self.completion_logits(tokens)
         counts = tokens.completion_mask
@@ -182,6 +195,19 @@ class Policy:
         return TokenScores(
             nothing.index_put((counts,), chosen), None if spread is None else nothing.index_put((counts,), spread)
         )
+
+    @torch.no_grad()
+    def likeliest(self, tokens: Tokens, *, temperature: float, count: int) -> tuple[Tensor, Tensor]:
+        """Ids and nats, `[B, T, count + 1]`, of the likeliest tokens at every place and of the completion's own.
+
+        Where that is among the likeliest its second mention has -inf.
+        """
+        logprobs = (self.completion_logits(tokens).float() / temperature).log_softmax(dim=-1)
+        found = logprobs.topk(min(count, logprobs.shape[-1]), dim=-1)
+        own = tokens.completion_ids[..., None]
+        is_known = (found.indices == own).any(dim=-1, keepdim=True)
+        of_own = logprobs.gather(-1, own).masked_fill(is_known, -torch.inf)
+        return torch.cat([found.indices, own], dim=-1), torch.cat([found.values, of_own], dim=-1)
 
     @cached_property
     def _wide_head(self) -> torch.nn.Linear | None:

@@ -34,6 +34,7 @@ from training.learner import (
     NonFiniteError,
     Objective,
     Update,
+    likeliest_under,
     logprobs_under,
     update_policy,
 )
@@ -302,7 +303,14 @@ def ask_models(run: Run, rollouts: Rollouts, scores: ScoredRollouts) -> tuple[Mo
             estimator=params["kl_estimator"],
         )
         scores, token_rewards = shaped.scores, shaped.token_rewards
-    return ModelColumns(ref_logprobs, recomputed, run.side_model.values(rollouts.tokens), token_rewards), scores
+    top = None
+    if "top_logprobs" in needed:
+        temperature, count = run.config.sampling.temperature, params["top_count"]
+        top = likeliest_under(
+            run.policy, rollouts.tokens, temperature=temperature, micro_batch=micro_batch, count=count
+        )
+    values = run.side_model.values(rollouts.tokens)
+    return ModelColumns(ref_logprobs, recomputed, values, token_rewards, top), scores
 
 
 def find_signal(run: Run, step: int, rollouts: Rollouts, scores: ScoredRollouts, columns: ModelColumns) -> Signal:
@@ -330,6 +338,8 @@ def learner_batch(run: Run, rollouts: Rollouts, signal: Signal, columns: ModelCo
         ref_logprobs=columns.ref_logprobs,
         recomputed_logprobs=columns.recomputed_logprobs,
         selected=signal.weights.selected,
+        top_ids=None if columns.top is None else columns.top[0],
+        top_logprobs=None if columns.top is None else columns.top[1],
         # A further loss reads the tokens behind a cut as well.
         forward_tokens=None if run.resolved.parts["H8"] else signal.weights.forward_tokens,
     )
@@ -459,6 +469,10 @@ def record_step(
             token_columns["recomputed_logprobs"] = columns.recomputed_logprobs
         if columns.values is not None:
             token_columns["x_value"] = columns.values[:, :-1]
+        if columns.top is not None:
+            for number, (ids, logprobs) in enumerate(zip(*(one.unbind(dim=-1) for one in columns.top), strict=True), 1):
+                token_columns[f"x_top{number}_id"] = ids
+                token_columns[f"x_top{number}_logprob"] = logprobs
         elif (foreseen := tracked_values(rollouts)) is not None:
             token_columns["x_value"] = foreseen
         recorded = make_batch(

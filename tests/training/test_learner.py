@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,14 @@ import torch
 from torch import Tensor
 
 from training.config import ModelConfig, OptimizerConfig
+from training.divergences import top_k_divergence
 from training.learner import (
     LearnerBatch,
     NonFiniteError,
     Objective,
     Update,
+    likeliest_under,
+    loss_inputs,
     update_policy,
 )
 from training.losses import LOSSES, LossInputs, PolicyLoss
@@ -145,3 +149,20 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_move(
     with pytest.raises(NonFiniteError, match=r"the gradient of model\.embed_tokens\.weight is not finite at step 7"):
         update(policy, batch, objective(steep))
     assert torch.equal(weights(policy), before)
+
+
+def test_the_likeliest_tokens_and_the_one_that_stands_there_are_named_once(policy: Policy, batch: LearnerBatch) -> None:
+    ids, logprobs = likeliest_under(policy, batch.tokens, temperature=1.0, micro_batch=2, count=3)
+    assert ids.shape == (5, 4, 4)
+    with torch.no_grad():
+        everything = policy.completion_logits(batch.tokens).log_softmax(dim=-1)
+    torch.testing.assert_close(logprobs[0, :, :3], everything[0].topk(3).values, atol=1e-5, rtol=1e-5)
+    own = batch.tokens.completion_ids[..., None]
+    is_known = (ids[..., :3] == own).any(dim=-1)
+    assert torch.equal((logprobs[..., 3] == -torch.inf)[batch.loss_mask], is_known[batch.loss_mask])
+    # The policy that sampled has not moved: no divergence over the likeliest tokens either.
+    top = replace(batch, top_ids=ids, top_logprobs=logprobs)
+    inputs = loss_inputs(policy, top.rows(torch.arange(5)), 1.0, with_entropy=False)
+    assert inputs.top_policy_logprobs is not None and inputs.top_sampler_logprobs is not None
+    distance = top_k_divergence(inputs.top_policy_logprobs, inputs.top_sampler_logprobs, kind="tv")
+    assert distance[batch.loss_mask].abs().max() < 1e-5

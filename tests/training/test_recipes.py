@@ -496,7 +496,10 @@ def test_the_defaults_of_a_recipe_are_knobs_of_its_parts(name: str) -> None:
 
 def test_the_knobs_offer_what_the_functions_know() -> None:
     assert knobs.RATIO_LEVELS == losses.RATIO_LEVELS
-    assert knobs.KNOBS["H7", "divergence_masked"]["divergence"].options == losses.DIVERGENCES
+    assert knobs.KNOBS["H7", "divergence_masked"]["divergence"].options == (
+        *losses.DIVERGENCES,
+        *(f"topk_{kind}" for kind in losses.DIVERGENCES),
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -530,3 +533,19 @@ def test_the_table_of_all_algorithms_is_that_of_the_recipes() -> None:
     page = (pages.FOLDER / "README.md").read_text(encoding="utf-8")
     assert pages.filled(page, pages.table()) == page
     assert {path.stem for path in pages.FOLDER.glob("*.md")} == {"README", *RECIPES}
+
+
+def test_dppo_measures_over_the_likeliest_tokens_and_stores_them(make_run: Callable[..., Path]) -> None:
+    folder = make_run(
+        steps=2,
+        top="algorithm = 'dppo'\nalgorithm_params = { divergence = 'topk_kl', top_count = 2 }",
+        tables="[task]\nname = 'natbool_dag'",
+    )
+    assert run_attempt(Attempt(folder, 1), RUN_UID, is_resume=False, draws_bar=False) == FINISHED
+    stored = [RolloutBatch.from_bytes(path.read_bytes(), where=path.name) for path in spool.waiting(folder / "spool")]
+    rollouts = next(batch for batch in stored if batch.header.split == "train").rollouts
+    first = {name: rollouts[name][0].as_py() for name in rollouts.column_names if name.startswith("x_top")}
+    assert sorted(first) == [f"x_top{number}_{kind}" for number in (1, 2, 3) for kind in ("id", "logprob")]
+    sampled, likeliest = rollouts["sampler_logprobs"][0].as_py(), first["x_top1_logprob"]
+    assert all(own <= best + 1e-4 for own, best in zip(sampled, likeliest, strict=True))
+    assert first["x_top3_id"] == rollouts["token_ids"][0].as_py()

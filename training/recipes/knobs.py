@@ -232,7 +232,12 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
         "log_clip_high": Param(0.4, "How far the log-ratio may rise for A > 0, in nats.", low=0, high=20),
     },
     ("H7", "divergence_masked"): {
-        "divergence": Param("tv", "Measure of a token's change: total variation or KL.", options=("tv", "kl")),
+        "divergence": Param(
+            "tv",
+            "Measure of a token's change: total variation or KL, of the token alone or with the likeliest others.",
+            options=("tv", "kl", "topk_tv", "topk_kl"),
+        ),
+        "top_count": Param(8, "How many of the likeliest tokens topk_tv and topk_kl look at.", low=1, high=256),
         "tv_limit": Param(0.15, "Largest change of a token's probability.", low=0, high=1),
         "kl_limit": Param(0.05, "Largest KL between sampler and policy at a token, in nats.", low=0, high=20),
         "ratio_cap": Param(10.0, "Highest importance ratio that weighs a token.", low=1, high=1e6),
