@@ -12,6 +12,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SECTIONS = {
     "ingest": "How fast, how small and how safe rollouts are stored, beside MLflow and Phoenix",
     "trainer": "What recording costs the trainer",
+    "loss": "What the loss stage costs",
     "trl": "How long a training step takes, and how much memory, beside TRL",
     "stack": "How fast it starts and how much memory it needs when idle",
 }
