@@ -6,6 +6,7 @@ trl_steps.py --convert GGUF FOLDER    write the weights of a GGUF file as a Hugg
 
 import json
 import math
+import os
 import random
 import re
 import sys
@@ -104,8 +105,8 @@ class Stopwatch:
 
 
 def say(answer: dict[str, Any]) -> None:
-    sys.__stdout__.write(json.dumps(answer) + "\n")
-    sys.__stdout__.flush()
+    # Not sys.stdout: libraries write there too.
+    os.write(1, json.dumps(answer).encode() + b"\n")
 
 
 def train(spec: Spec) -> None:
