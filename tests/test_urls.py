@@ -77,6 +77,9 @@ TABLE: dict[str, Row] = {
     "run-resume": write("member", "run"),
     "step-detail": read("viewer", "run", "split", "index"),
     "rollout-list": read("viewer", "run"),
+    "project-rollouts": read("viewer", "project"),
+    "rollout-compare": read("stranger"),
+    "rollout-columns": write("stranger"),
     "rollout-detail": read("viewer", "rollout"),
     "rollout-raw": read("viewer", "rollout", "what"),
     # A fixed document, the same for every method.

@@ -7,7 +7,6 @@ urlpatterns = [
     path("runs/<int:run_id>/rename/", views.run_rename, name="run-rename"),
     path("runs/<int:run_id>/tags/", views.run_tags, name="run-tags"),
     path("runs/<int:run_id>/steps/<str:split>/<int:index>/", views.step_detail, name="step-detail"),
-    path("runs/<int:run_id>/rollouts/", views.rollout_list, name="rollout-list"),
     path("rollouts/<int:rollout_id>/", views.rollout_detail, name="rollout-detail"),
     re_path(
         r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<what>text|prompt|ids|json)/$", views.rollout_raw, name="rollout-raw"

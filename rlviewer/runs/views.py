@@ -21,7 +21,6 @@ from rlviewer.runs.queries import run as run_queries
 from rlviewer.runs.queries.evaluation import evaluation_page
 from rlviewer.runs.queries.ledger import run_ledger
 from rlviewer.runs.queries.rollout import ids_text, packed_rollout, rollout_view, stored_json, visible_rollout
-from rlviewer.runs.queries.rollouts import RolloutFilters, rollout_page
 from rlviewer.runs.queries.step import StepFilters, number_from, step_page
 from training.hooks import HOOKS
 
@@ -138,17 +137,6 @@ def step_detail(request: HttpRequest, run_id: int, split: str, index: int) -> Ht
     page = step_page(run, split, index, StepFilters.from_query(request.GET))
     context = {"run": run, "project": run.project, "nav": "runs", "page": page}
     template = "runs/_groups.html" if request.headers.get("HX-Request") else "runs/step.html"
-    return render(request, template, context)
-
-
-@require_GET
-@login_required
-def rollout_list(request: HttpRequest, run_id: int) -> HttpResponse:
-    """The run's rollouts, newest first, filtered by the address."""
-    run = run_queries.visible_run(person(request), run_id)
-    page = rollout_page(run, RolloutFilters.from_query(request.GET))
-    context = run_context(request, run, "rollouts") | {"page": page}
-    template = "runs/_rollouts.html" if request.headers.get("HX-Request") else "runs/rollouts.html"
     return render(request, template, context)
 
 

@@ -1,5 +1,7 @@
-"""Text of completions for searching, filled by a worker after the rollouts are stored."""
+"""Text of completions for searching, filled by a worker after the rollouts are stored; what a person chose for lists."""
 
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
@@ -32,3 +34,10 @@ class IndexedStep(models.Model):
     # Behind the step's own count when a later batch added to it.
     rollout_count = models.IntegerField(default=0)
     indexed_at = models.DateTimeField(auto_now=True)
+
+
+class ListColumns(models.Model):
+    """The columns that a person chose for lists of rollouts; no row: those that everybody starts with."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    names = ArrayField(models.CharField(max_length=40))

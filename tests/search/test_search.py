@@ -8,10 +8,10 @@ from django.db import connection
 from rlviewer.accounts.models import Project
 from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Rollout, Run
-from rlviewer.runs.queries import rollouts
-from rlviewer.runs.queries.rollouts import RolloutFilters, rollout_page
+from rlviewer.search.browse import Scope, Search, Sort
 from rlviewer.search.models import IndexedStep, RolloutText
 from rlviewer.search.services import index_pending
+from rlviewer.search.totals import Counted, count
 from tests.factories import fill_run, make_batch, make_run
 
 
@@ -24,12 +24,17 @@ def store(run: Run, *texts: bytes, step: int = 0) -> None:
     store_batch(make_batch(run, step=step, groups=1, group_size=len(texts), completion=list(texts)), source="test")
 
 
-def numbers(run: Run, words: str) -> list[int]:
-    return sorted(line.rollout.number for line in rollout_page(run, RolloutFilters(words=words)).lines)
+def found(run: Run, text: str) -> list[Rollout]:
+    ids = Search(Scope(run.project, run), text).find(Sort.from_text("")).ids
+    return list(Rollout.objects.filter(pk__in=ids).order_by("number"))
 
 
-def unindexed(run: Run) -> int | None:
-    return rollout_page(run, RolloutFilters(words="cat")).unindexed
+def numbers(run: Run, text: str) -> list[int]:
+    return [rollout.number for rollout in found(run, text)]
+
+
+def unindexed(run: Run) -> int:
+    return count(Search(Scope(run.project, run), "cat"), Counted()).unindexed
 
 
 def test_completions_are_found_by_their_words(run: Run) -> None:
@@ -50,8 +55,8 @@ def test_only_the_runs_own_rollouts_are_found(run: Run) -> None:
     store(other, b"a cat")
     index_pending()
     for one in (run, other):
-        (line,) = rollout_page(one, RolloutFilters(words="cat")).lines
-        assert line.rollout.run_id == one.pk
+        (rollout,) = found(one, "cat")
+        assert rollout.run_id == one.pk
 
 
 def test_the_lag_is_what_is_stored_and_not_indexed(run: Run) -> None:
@@ -112,8 +117,8 @@ def test_the_planner_uses_the_index(run: Run) -> None:
         )
         cursor.execute("ANALYZE search_rollouttext, runs_rollout")
     assert Rollout.objects.count() == 6060
-    filters = RolloutFilters(words="word61000")
-    assert "rollout_text_words" in rollouts._filtered(run, rollouts._steps(run, filters), filters).explain()
+    for text in ("word61000", "word6100*", "word61000 or word61001"):
+        assert "rollout_text_words" in Search(Scope(run.project, run), text).rows().explain()
 
 
 def test_texts_stay_in_their_rows_and_payloads_outside(db: None) -> None:

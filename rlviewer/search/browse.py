@@ -1,0 +1,304 @@
+"""Which rollouts a filter finds, in which order: the one door of the list, its total, exports and the API.
+
+Pages go by key: (sorted value, id) of the last row, never by a number of rows to skip. Where texts must be read, narrow
+rows are taken in windows of the same order and their texts asked, until enough is found or the time is up; what comes back
+then says where to go on.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from django.db import connection, transaction
+from django.db.models import BigIntegerField, F, Func, Q, QuerySet, Sum, Value
+from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, TupleLessThan
+
+from rlviewer.accounts.models import Project
+from rlviewer.runs.models import Rollout, Run, Step
+from rlviewer.search.compile import Conditions, compile_filter
+from rlviewer.search.fields import FIELDS, Field
+from rlviewer.search.language import All, Comparison, Node, parse
+
+FIRST_WINDOW, LAST_WINDOW = 500, 4000
+SCAN_SECONDS = 0.25  # of one request; the page asks again where it stopped
+NAN = math.nan
+
+
+@contextmanager
+def time_limit(milliseconds: int) -> Iterator[None]:
+    """Postgres stops each statement within after this time, with an OperationalError."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)])
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The rollouts of a run, or of all runs of a project. Whoever makes one has asked what the person may see."""
+
+    project: Project
+    run: Run | None = None
+    every_attempt: bool = False
+
+    def steps(self) -> QuerySet[Step]:
+        steps = Step.objects.filter(run=self.run) if self.run else Step.objects.filter(run__project=self.project)
+        return steps if self.every_attempt else steps.filter(is_current=True)
+
+    def rollouts(self) -> QuerySet[Rollout]:
+        """At most two queries; superseded steps are few, so they are named rather than joined."""
+        if self.run:
+            rows, replaced = Rollout.objects.filter(run_id=self.run.pk), Step.objects.filter(run=self.run)
+        else:
+            runs = list(Run.objects.filter(project=self.project).values_list("pk", flat=True))
+            rows, replaced = Rollout.objects.filter(run_id__in=runs), Step.objects.filter(run__in=runs)
+        if self.every_attempt:
+            return rows
+        old = list(replaced.filter(is_current=False).values_list("pk", flat=True))
+        return rows.exclude(step_id__in=old) if old else rows
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Order by a field, ties by id in the same direction. Missing values come last, after NaN, either way."""
+
+    field: Field
+    is_descending: bool = False
+    seed: int | None = None  # by chance instead: the same order for the same seed
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """`reward`, `-reward`, `random:7`; newest first for anything else."""
+        name, _, seed = text.partition(":")
+        if name == "random" and seed.isascii() and seed.isdecimal() and len(seed) <= 9:
+            return cls(FIELDS["id"], seed=int(seed))
+        found = FIELDS.get(text.removeprefix("-"))
+        if found is None or not found.is_column:
+            return cls(FIELDS["id"], is_descending=True)
+        return cls(found, text.startswith("-"))
+
+    def __str__(self) -> str:
+        if self.seed is not None:
+            return f"random:{self.seed}"
+        return f"{'-' if self.is_descending else ''}{self.field.name}"
+
+    @property
+    def key(self) -> Any:
+        if self.seed is None:
+            return F(self.field.path)
+        return Func(F("pk"), Value(self.seed), function="hashint8extended", output_field=BigIntegerField())
+
+    def phases(self) -> list[tuple[str, Q]]:
+        """Parts of the order, one after another, each a range of the index."""
+        path = self.field.path
+        if self.seed is not None or not (self.field.nullable or self.field.kind == "float"):
+            return [("", Q())]
+        missing = ("missing", Q(**{f"{path}__isnull": True}))
+        if self.field.kind != "float":
+            return [("", Q(**{f"{path}__isnull": False})), missing]
+        return [("", Q(**{f"{path}__lt": NAN})), ("nan", Q(**{path: NAN})), missing]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row in an order: its sorted value and id. As text it is part of an address."""
+
+    value: Any  # None where nothing is stored
+    id: int
+
+    def __str__(self) -> str:
+        return (
+            f"missing~{self.id}"
+            if self.value is None
+            else f"={self.value!r}~{self.id}"
+            if isinstance(self.value, float)
+            else f"={self.value}~{self.id}"
+        )
+
+    @classmethod
+    def from_text(cls, text: str, sort: Sort) -> Self | None:
+        """None when it is no place of this order."""
+        written, _, number = text.rpartition("~")
+        if not (number.isascii() and number.isdecimal() and len(number) <= 18 and written and "\0" not in text):
+            return None
+        if written == "missing":
+            return cls(None, int(number))
+        value = _value_of(written.removeprefix("="), sort)
+        return None if value is None or not written.startswith("=") else cls(value, int(number))
+
+    @property
+    def phase(self) -> str:
+        if self.value is None:
+            return "missing"
+        return "nan" if isinstance(self.value, float) and math.isnan(self.value) else ""
+
+
+def _value_of(text: str, sort: Sort) -> Any:
+    kind = "int" if sort.seed is not None else sort.field.kind
+    try:
+        if kind == "float":
+            return float(text)
+        if kind in {"int", "choice"}:
+            return int(text) if len(text) <= 20 and abs(int(text)) < 2**63 else None
+    except ValueError:
+        return None
+    return {"True": True, "False": False}.get(text) if kind == "bool" else text
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows in their order. `resume`: where a scan stopped before it had enough."""
+
+    places: Sequence[Place]
+    has_more: bool
+    resume: Place | None = None
+    scanned: int = 0
+
+    @property
+    def ids(self) -> list[int]:
+        return [place.id for place in self.places]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A filter over a scope.
+
+    Raises:
+        FilterError: the filter cannot be read.
+    """
+
+    scope: Scope
+    text: str = ""
+    extra: Sequence[Node] = ()  # conditions that are not written in the filter
+    tree: All = field(init=False)
+    conditions: Conditions = field(init=False)
+
+    def __post_init__(self) -> None:
+        tree = All((*parse(self.text).parts, *self.extra))
+        object.__setattr__(self, "tree", tree)
+        object.__setattr__(self, "conditions", compile_filter(tree))
+
+    @property
+    def scans(self) -> bool:
+        return self.conditions.scanned is not None
+
+    def rows(self) -> QuerySet[Rollout]:
+        """All that stored values tell; texts are not read yet."""
+        return self.scope.rollouts().filter(self.conditions.stored)
+
+    def find(
+        self,
+        sort: Sort,
+        *,
+        after: Place | None = None,
+        backwards: bool = False,
+        limit: int = 100,
+        seconds: float | None = None,
+    ) -> Found:
+        """The next `limit` rows after a place; `backwards` those before it, the last ones without a place.
+
+        Rows come in the order of `sort` either way. A scan ends after about `seconds`, SCAN_SECONDS by default.
+        """
+        rows = self.rows()
+        if not self.scans:
+            found = ordered(rows, sort, after=after, backwards=backwards, limit=limit + 1)
+            page = found[:limit]
+            return Found(page[::-1] if backwards else page, len(found) > limit)
+        return self._scan(rows, sort, after, backwards, limit, seconds)
+
+    def _scan(
+        self,
+        rows: QuerySet[Rollout],
+        sort: Sort,
+        after: Place | None,
+        backwards: bool,
+        limit: int,
+        seconds: float | None,
+    ) -> Found:
+        hits: list[Place] = []
+        place, scanned, window = after, 0, FIRST_WINDOW
+        deadline = time.monotonic() + (SCAN_SECONDS if seconds is None else seconds)
+        is_over = False
+        while len(hits) <= limit and not is_over and (not scanned or time.monotonic() < deadline):
+            places = ordered(rows, sort, after=place, backwards=backwards, limit=window)
+            is_over = len(places) < window
+            matching = self.matching([found.id for found in places])
+            hits += [found for found in places if found.id in matching]
+            scanned += len(places)
+            place = places[-1] if places else place
+            window = min(LAST_WINDOW, 2 * window)
+        page = hits[:limit]
+        resume = None if is_over or len(hits) > limit else place
+        return Found(page[::-1] if backwards else page, len(hits) > limit, resume, scanned)
+
+    def matching(self, ids: Sequence[int]) -> set[int]:
+        """Those of `ids` whose texts match."""
+        rows = Rollout.objects.filter(pk__in=ids).filter(self.conditions.scanned or Q())
+        return set(rows.values_list("pk", flat=True))
+
+    def batches(self, sort: Sort, *, size: int = 500) -> Iterator[list[int]]:
+        """Ids of all rollouts that it finds now, in order."""
+        newest = self.scope.rollouts().order_by("-pk").values_list("pk", flat=True).first()
+        rows = self.rows().filter(pk__lte=newest or 0)
+        place: Place | None = None
+        while places := ordered(rows, sort, after=place, backwards=False, limit=size):
+            place = places[-1]
+            ids = [found.id for found in places]
+            if self.scans:
+                matching = self.matching(ids)
+                ids = [pk for pk in ids if pk in matching]
+            if ids:
+                yield ids
+
+    def steps_only(self) -> QuerySet[Step] | None:
+        """The steps whose rollouts are all found and nothing else is; None when the filter asks for more than steps."""
+        paths = {"step": "index", "split": "split", "run": "run_id"}
+        steps = self.scope.steps()
+        for part in self.tree.parts:
+            if not isinstance(part, Comparison) or part.field.name not in paths:
+                return None
+            moved = Field(part.field.name, "", part.field.kind, paths[part.field.name], "")
+            steps = steps.filter(compile_filter(All((Comparison(moved, part.op, part.values),))).stored)
+        return steps
+
+    def total(self) -> int:
+        """How many rollouts it finds by stored values; exact. From the steps' own counts where it asks only for steps."""
+        steps = self.steps_only()
+        if steps is not None:
+            return steps.aggregate(total=Sum("rollout_count"))["total"] or 0
+        return self.total_stored()
+
+    def total_stored(self) -> int:
+        """How many rollouts stored values leave, before any text is read."""
+        return self.rows().count()
+
+
+def ordered(rows: QuerySet[Rollout], sort: Sort, *, after: Place | None, backwards: bool, limit: int) -> list[Place]:
+    """The next rows after a place, nearest first. A query for each part of the order that is needed."""
+    phases = sort.phases()[::-1] if backwards else sort.phases()
+    names = [name for name, _ in phases]
+    start = names.index(after.phase) if after and after.phase in names else 0
+    is_descending = sort.is_descending != backwards
+    found: list[Place] = []
+    for name, condition in phases[start:]:
+        part = rows.filter(condition)
+        if after and name == after.phase:
+            part = part.filter(_beyond(sort, after, is_descending))
+        # In a part of equal values only the id orders; naming the value would keep the index from it.
+        keys = [] if name else [sort.key]
+        order = [key.desc() if is_descending else key.asc() for key in [*keys, F("pk")]]
+        values = part.order_by(*order).values_list("pk", sort.key)[: limit - len(found)]
+        found += [Place(value, pk) for pk, value in values]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _beyond(sort: Sort, place: Place, is_descending: bool) -> Q:
+    if place.phase or (sort.field.name == "id" and sort.seed is None):
+        return Q(pk__lt=place.id) if is_descending else Q(pk__gt=place.id)
+    # A comparison of rows is one range of the index, however many values are equal.
+    lookup = TupleLessThan if is_descending else TupleGreaterThan
+    return Q(lookup(Tuple(sort.key, F("pk")), (place.value, place.id)))

@@ -1,0 +1,175 @@
+"""A filter's tree as conditions for the database. Every value is a parameter; names of columns come from the table of fields."""
+
+import math
+from dataclasses import dataclass
+from typing import Any as AnyType
+
+from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db import DataError, OperationalError, connection, transaction
+from django.db.models import BooleanField, ExpressionWrapper, Func, Q, Value
+from django.db.models.fields import Field as Column
+from django.db.models.lookups import Exact
+
+from rlviewer.lib.text import bytes_from_str, text_from_bytes
+from rlviewer.search.fields import Field
+from rlviewer.search.language import All, Any, Comparison, FilterError, Node, Not, Prefix, Range, Text
+
+TEXT = "rollouttext__completion"
+# One try of a regular expression on an empty text: building it must not take longer.
+PROBE_MS = 1000
+NAN = math.nan
+
+
+class IsNotTrue(Func):
+    """False or unknown: a condition and its negation share no rollout and leave none out."""
+
+    template = "(%(expressions)s) IS NOT TRUE"
+    output_field = BooleanField()
+
+
+class PrefixQuery(Func):
+    """The words as a phrase whose last is only the beginning of one; null when there is none."""
+
+    template = "(NULLIF(phraseto_tsquery('simple', %(expressions)s)::text, '') || ':*')::tsquery"
+    output_field: "Column[AnyType, AnyType]" = SearchQuery("").output_field
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """`stored` asks narrow rows and indexes. `scanned` reads texts, so whoever asks goes window by window."""
+
+    stored: Q
+    scanned: Q | None
+    has_text: bool
+
+
+def compile_filter(tree: All) -> Conditions:
+    """Conditions on `Rollout`. Top-level parts that read texts without an index are kept apart.
+
+    Raises:
+        FilterError: a regular expression that Postgres does not take.
+    """
+    stored, scanned = Q(), []
+    for part in tree.parts:
+        if _scans(part):
+            scanned.append(condition(part))
+        else:
+            stored &= condition(part)
+    if any(_reads_text(part) and not _scans(part) for part in tree.parts):
+        stored &= Q(rollouttext__isnull=False)  # an inner join, else Postgres reads every text
+    return Conditions(stored, Q(*scanned) if scanned else None, any(_reads_text(part) for part in tree.parts))
+
+
+def condition(node: Node) -> Q:
+    if isinstance(node, All):
+        return Q(*(condition(part) for part in node.parts))
+    if isinstance(node, Any):
+        either = Q()
+        for part in node.parts:
+            either |= condition(part)
+        return either
+    if isinstance(node, Not):
+        return Q(IsNotTrue(ExpressionWrapper(condition(node.part), output_field=BooleanField())))
+    if isinstance(node, Text):
+        return _text(node)
+    return _comparison(node)
+
+
+def escaped(text: str) -> str:
+    """As texts are stored."""
+    return text_from_bytes(bytes_from_str(text))
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, All | Any):
+        return node.parts
+    return (node.part,) if isinstance(node, Not) else ()
+
+
+def _scans(node: Node) -> bool:
+    """Whether it must read texts: the index finds words, and one of several words, but not where they are missing."""
+    if isinstance(node, Text):
+        return node.kind in {"substring", "regex"}
+    parts = _parts(node)
+    is_one_of_words = isinstance(node, Any) and all(isinstance(part, Text) for part in parts)
+    is_mixed = not isinstance(node, All) and not is_one_of_words and _reads_text(node)
+    return is_mixed or any(_scans(part) for part in parts)
+
+
+def _reads_text(node: Node) -> bool:
+    return isinstance(node, Text) or any(_reads_text(part) for part in _parts(node))
+
+
+def _text(node: Text) -> Q:
+    text = escaped(node.text)
+    if node.kind == "substring":
+        return Q(**{f"{TEXT}__{'icontains' if node.ignores_case else 'contains'}": text})
+    if node.kind == "regex":
+        _probe(text, node)
+        return Q(**{f"{TEXT}__{'iregex' if node.ignores_case else 'regex'}": text})
+    query = (
+        PrefixQuery(Value(text)) if node.kind == "prefix" else SearchQuery(text, config="simple", search_type="phrase")
+    )
+    # Exactly the indexed expression, else Postgres reads every text.
+    return Q(Matches(SearchVector(TEXT, config="simple"), query))
+
+
+class Matches(Exact):
+    """`vector @@ query`."""
+
+    def as_sql(self, compiler: AnyType, connection: AnyType) -> tuple[str, tuple[AnyType, ...]]:
+        left, left_params = self.process_lhs(compiler, connection)
+        right, right_params = self.process_rhs(compiler, connection)
+        return f"{left} @@ {right}", (*left_params, *right_params)
+
+
+def _probe(pattern: str, node: Text) -> None:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(PROBE_MS)])
+            cursor.execute("SELECT '' ~ %s", [pattern])
+    except DataError as error:
+        reason = str(error.__cause__ or error).splitlines()[0].removeprefix("invalid regular expression: ")
+        raise FilterError(f"Not a regular expression: {reason}.", node.start, node.end) from None
+    except OperationalError:
+        raise FilterError("This regular expression is too complex. Make it shorter.", node.start, node.end) from None
+
+
+def _comparison(node: Comparison) -> Q:
+    field = node.field
+    if node.op == "=":
+        either = Q()
+        for value in node.values:
+            either |= _equal(field, value)
+        return either
+    (value,) = node.values
+    assert isinstance(value, int | float)
+    lookup = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[node.op]
+    return _bounded(field, **{lookup: value})
+
+
+def _equal(field: Field, value: AnyType) -> Q:
+    path = field.path
+    if value is None:
+        return (
+            Q(**{path: ""})
+            if field.kind in {"text", "filled"} and not field.nullable
+            else Q(**{f"{path}__isnull": True})
+        )
+    if field.kind == "filled":
+        return ~Q(**{path: ""}) if value else Q(**{path: ""})
+    if isinstance(value, Range):
+        ends = {"gte": value.low, "lte": value.high}
+        return _bounded(field, **{name: end for name, end in ends.items() if end is not None})
+    if isinstance(value, Prefix):
+        return Q(**{f"{path}__startswith": escaped(value.text)})
+    if isinstance(value, str):
+        return Q(**{path: escaped(value)})
+    return Q(**{path: value})
+
+
+def _bounded(field: Field, **bounds: float) -> Q:
+    found = Q(**{f"{field.path}__{lookup}": value for lookup, value in bounds.items()})
+    # Postgres holds NaN for larger than every number; nobody who asks for large values wants it.
+    is_open = field.kind == "float" and not {"lt", "lte"} & set(bounds)
+    return found & Q(**{f"{field.path}__lt": NAN}) if is_open else found

@@ -1,0 +1,177 @@
+"""Rows of the list: the telling part of a completion with what matched, and a cell for each chosen column."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any as AnyValue
+
+from django.db.models import F, Func, TextField, Value
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from rlviewer.lib.text import bytes_from_text
+from rlviewer.lib.visible import visible, visible_end
+from rlviewer.runs.models import Rollout, Run, StopReason, TokenChunk
+from rlviewer.runs.queries.run import RolloutLine, shown_answer, with_prompts
+from rlviewer.runs.templatetags.show import exact, missing, num, percent, run_colour, signed, split_name
+from rlviewer.runs.tokens import unpack_chunk
+from rlviewer.search.compile import TEXT, escaped
+from rlviewer.search.fields import FIELDS, Field
+from rlviewer.search.language import All, Any, Node, Text
+
+BEFORE, AFTER = 40, 90
+WHY_MISSING = {
+    "reward": "not scored",
+    "advantage": "no advantage",
+    "correct": "not judged",
+    "answer": "no answer was read",
+}
+TEXT_ONLY: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    label: str
+    html: SafeString | str
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One rollout: how its prompt begins, its text around the first match or at its end, its cells."""
+
+    rollout: Rollout
+    prompt: str
+    before: str
+    match: str
+    after: str
+    cells: Sequence[Cell]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.before or self.match or self.after)
+
+
+def read_lines(ids: Sequence[int], columns: Sequence[str], tree: All) -> list[Line]:
+    """In the order of `ids`. Four queries, one more for an expression and one where runs are named."""
+    stored = {row.pk: row for row in Rollout.objects.filter(pk__in=ids).select_related("step", "group")}
+    rollouts = [stored[pk] for pk in ids if pk in stored]
+    payloads = TokenChunk.objects.filter(pk__in={r.chunk_id for r in rollouts}).values_list("pk", "payload")
+    chunks = {pk: unpack_chunk(payload, columns=TEXT_ONLY) for pk, payload in payloads}
+    prompts = {line.rollout.pk: line.prompt for line in with_prompts([RolloutLine(r, "", None) for r in rollouts])}
+    values = _values(ids, columns)
+    patterns = list(_patterns(tree))
+    found = {pk: [re.escape(text)] for pk, text in _expressions(ids, tree).items() if text}
+    names = _run_names(rollouts) if "run" in columns else {}
+    lines = []
+    for rollout in rollouts:
+        chunk = chunks.get(rollout.chunk_id)
+        completion = chunk.rollouts[rollout.position].completion if chunk else b""
+        parts = telling_part(completion, [*found.get(rollout.pk, []), *patterns])
+        row = values.get(rollout.pk, {})
+        cells = [
+            Cell(FIELDS[name].label, cell(FIELDS[name], row.get(name), rollout, names), FIELDS[name].is_number)
+            for name in columns
+        ]
+        lines.append(Line(rollout, prompts.get(rollout.pk, ""), *parts, cells))
+    return lines
+
+
+def telling_part(completion: bytes, patterns: Sequence[str]) -> tuple[str, str, str]:
+    """Before, match and after of the first thing that was looked for; without one the end of the text."""
+    if patterns:
+        text = completion.decode("utf-8", "surrogateescape")
+        found = next((match for p in patterns if (match := re.search(p, text, re.IGNORECASE))), None)
+        if found:
+            start, stop = max(0, found.start() - BEFORE), found.end() + AFTER
+            parts = text[start : found.start()], found[0][:200], text[found.end() : stop]
+            before, marked, after = (visible(part.encode("utf-8", "surrogateescape")) for part in parts)
+            return ("…" if start else "") + before, marked, after + ("…" if stop < len(text) else "")
+    return "", "", visible_end(completion)
+
+
+def _patterns(node: Node) -> Iterator[str]:
+    """What to mark: texts that must or may be there. Expressions are left to Postgres, whose matching is bounded."""
+    if isinstance(node, Text) and node.kind != "regex":
+        words = re.findall(r"\w+", node.text) if node.kind != "substring" else []
+        if node.kind == "substring":
+            yield re.escape(node.text)
+        elif words:
+            ending = r"\w*" if node.kind == "prefix" else r"(?!\w)"
+            yield r"(?<!\w)" + r"\W+".join(map(re.escape, words)) + ending
+    elif isinstance(node, All | Any):
+        for part in node.parts:
+            yield from _patterns(part)
+
+
+def _expressions(ids: Sequence[int], tree: All) -> dict[int, str]:
+    """What the first regular expression matched in each text. One query."""
+    node = next((part for part in tree.parts if isinstance(part, Text) and part.kind == "regex"), None)
+    if node is None:
+        return {}
+    flags = Value("i" if node.ignores_case else "c")
+    first = Func(
+        F(TEXT),
+        Value(escaped(node.text)),
+        Value(1),
+        Value(1),
+        flags,
+        function="regexp_substr",
+        output_field=TextField(),
+    )
+    return dict(Rollout.objects.filter(pk__in=ids).values_list("pk", first))
+
+
+def _values(ids: Sequence[int], columns: Sequence[str]) -> dict[int, dict[str, AnyValue]]:
+    rows = Rollout.objects.filter(pk__in=ids).values_list("pk", *(FIELDS[name].path for name in columns))
+    return {pk: dict(zip(columns, values, strict=True)) for pk, *values in rows}
+
+
+def _run_names(rollouts: Sequence[Rollout]) -> Mapping[int, str]:
+    return dict(Run.objects.filter(pk__in={r.run_id for r in rollouts}).values_list("pk", "name"))
+
+
+def cell(field: Field, value: AnyValue, rollout: Rollout, run_names: Mapping[int, str]) -> SafeString | str:
+    step = rollout.step
+    if field.name == "run":
+        address = reverse("run-detail", args=[rollout.run_id])
+        name = run_names.get(rollout.run_id, "")
+        return format_html(
+            '<span class="row-nowrap {}"><i class="run-dot" aria-hidden="true"></i><a class="truncate cell" href="{}" title="{}">{}</a></span>',
+            run_colour(rollout.run_id), address, name, name,
+        )  # fmt: skip
+    if field.name == "step":
+        address = reverse("step-detail", args=[rollout.run_id, step.split, step.index])
+        if step.split == "train":
+            return format_html('<a href="{}">{}</a>', address, step.index)
+        return format_html(
+            '<a href="{}"><span class="chip blue">{}</span> {}</a>', address, split_name(step.split), step.index
+        )
+    if field.name == "group":
+        address = reverse("step-detail", args=[rollout.run_id, step.split, step.index])
+        return format_html('<a href="{}#group-{}">{}</a>', address, value, value)
+    if field.name == "prompt":
+        return format_html('<a href="?filter=prompt:{}">{}</a>', value, value)
+    if field.name == "stop":
+        label = StopReason(value).label
+        css = {"length": "chip amber", "error": "chip red"}.get(label, "")
+        return format_html('<span class="{}">{}</span>', css, {"length": "cut"}.get(label, label))
+    if field.name == "correct" and value is not None:
+        return format_html('<span class="{}">{}</span>', *(("positive", "✓ yes") if value else ("negative", "✗ no")))
+    if value is None:
+        return missing(WHY_MISSING.get(field.name, "not recorded"))
+    if field.name == "advantage":
+        return signed(value)
+    if field.name == "clip":
+        return percent(value)
+    if field.kind == "float":
+        return num(value)
+    if field.kind == "int":
+        return exact(value) if field.name == "length" else str(value)
+    if field.kind == "bool":
+        return "yes" if value else "no"
+    if field.name == "answer":
+        return format_html('<span class="mono truncate answer">{}</span>', shown_answer(value) or "(empty)")
+    text = visible(bytes_from_text(str(value)))
+    return format_html('<span class="truncate cell" title="{}">{}</span>', text, text) if text else ""
