@@ -39,7 +39,7 @@ def configuration(spec: Spec) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "hooks": {"H4": [reward]},
         "task": {"name": f"file:{spec.prompts}"},
-        "model": {"path": spec.model},
+        "model": {"path": spec.model, "chat": "off"},  # the prompts' text is whole
         "sampling": {
             "group_size": spec.group_size,
             "prompts_per_step": spec.prompts_per_step,
@@ -63,7 +63,8 @@ def train(spec: Spec) -> None:
         train_step(run, step, progress)
         step += 1
         is_wanted = stopwatch.step()
-    run.recorder.close()
+    if run.recorder is not None:
+        run.recorder.close()
 
 
 if __name__ == "__main__":

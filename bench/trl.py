@@ -21,6 +21,7 @@ WARM_STEPS = 2
 MATMUL_OPERATIONS = 2 * 4096**3
 # Multiplications and additions of a weight for a token: forward to sample it, forward and backward to learn from it.
 OPERATIONS_PER_WEIGHT = 2 + 6
+STUDENT_T = 1.860  # 95th percentile at 2 x 5 - 2 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,6 @@ class Case:
     steps: int  # a round
     time_bar: float
     memory_bar: float | None = None
-
-    @property
-    def rollouts(self) -> int:
-        return self.prompts_per_step * GROUP_SIZE
 
 
 GROUP_SIZE = 8
@@ -74,7 +71,8 @@ def run(size: str, folder: Path) -> list[str]:
         f"The same model, prompts, group size ({GROUP_SIZE}), lengths and two threads; rewards drawn at random, so that no group is"
         f" dead. {ROUNDS[size]} rounds in turns after {WARM_STEPS} steps each to warm up, medians of a step's seconds. Ours writes"
         " its batch file, TRL stores nothing. Varying: every token is the last with the same chance. Processor time is of all"
-        " threads, and less moved by what else the machine does. Memory is the peak of the whole process. The floor is what the"
+        " threads, and less moved by what else the machine does. The small model gets six characters, SmolLM2 a question in its chat"
+        " template. TRL learns from the batch in one pass, ours in micro-batches of what fits a processor's cache, both as they come. Memory is the peak of the whole process. The floor is what the"
         " matrix products of these tokens alone take at the yardstick's rate.",
         "",
         *table(
@@ -138,11 +136,10 @@ def learning(work: Path, python: Path) -> list[str]:
 
 
 def difference_interval(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """90 %, Welch: the variances need not be equal."""
-    from scipy import stats
-
-    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
-    return float(interval.low), float(interval.high)
+    """90 %, of the difference of two means of `LEARNING_SEEDS` each."""
+    difference = statistics.mean(ours) - statistics.mean(theirs)
+    error = ((statistics.variance(ours) + statistics.variance(theirs)) / LEARNING_SEEDS) ** 0.5
+    return difference - STUDENT_T * error, difference + STUDENT_T * error
 
 
 class Trainer(Client):
@@ -173,7 +170,7 @@ def written(plan: Spec, side: str) -> str:
 
 def spec(work: Path, model: str, **settings: Any) -> Spec:
     return Spec(
-        model=str(work / model), prompts=str(work / "prompts.jsonl"), work=str(work / "work"), group_size=GROUP_SIZE,
+        model=str(work / model), prompts=str(work / f"{model}.jsonl"), work=str(work / "work"), group_size=GROUP_SIZE,
         **settings,
     )  # fmt: skip
 
@@ -200,9 +197,9 @@ def prepare_models(work: Path, python: Path) -> None:
 
     builtin = model_folder(BUILTIN_MODEL)
     draws = random.Random(0)  # noqa: S311 - of a benchmark
-    pairs = [(draws.randint(10, 99), draws.randint(10, 99)) for _ in range(4096)]
-    rows = [json.dumps({"prompt": f"{a}+{b}=", "answer": str(a + b)}) + "\n" for a, b in pairs]
-    (work / "prompts.jsonl").write_text("".join(rows))
+    sums = [(draws.randint(10, 99), draws.randint(10, 99)) for _ in range(4096)]
+    write_prompts(work / "builtin.jsonl", [(f"{a}+{b}=", a + b) for a, b in sums])
+    shutil.copy(work / "builtin.jsonl", work / "small.jsonl")
     if not (work / "builtin").exists():
         shutil.copytree(builtin, work / "builtin")
     if not (work / "small").exists():
@@ -219,6 +216,14 @@ def prepare_models(work: Path, python: Path) -> None:
         gguf = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip()
         command = [str(python), str(HERE / "trl_steps.py"), "--convert", gguf, str(work / "smollm2")]
         subprocess.run(command, check=True, env=clean_environment(), stdout=subprocess.DEVNULL)
+    chat = AutoTokenizer.from_pretrained(work / "smollm2")
+    questions = [[{"role": "user", "content": f"What is {a} + {b}? Answer with the number alone."}] for a, b in sums]
+    texts = [str(chat.apply_chat_template(one, tokenize=False, add_generation_prompt=True)) for one in questions]
+    write_prompts(work / "smollm2.jsonl", [(text, a + b) for text, (a, b) in zip(texts, sums, strict=True)])
+
+
+def write_prompts(path: Path, rows: list[tuple[str, int]]) -> None:
+    path.write_text("".join(json.dumps({"prompt": prompt, "answer": str(answer)}) + "\n" for prompt, answer in rows))
 
 
 def weights(folder: Path) -> int:
