@@ -294,6 +294,10 @@ class Rollout(models.Model):
         indexes = [
             # The browser's default order and keyset: rollouts of a run in the order they were stored.
             models.Index(fields=["run_id", "id"], name="rollout_by_run"),
+            # Pages of a run sorted by these, from any key on, also among equal values. Each costs 1 to 2 us a row of COPY.
+            models.Index(fields=["run_id", "reward", "id"], name="rollout_by_reward"),
+            models.Index(fields=["run_id", "advantage", "id"], name="rollout_by_advantage"),
+            models.Index(fields=["run_id", "length_tokens", "id"], name="rollout_by_length"),
         ]
 
 

@@ -5,11 +5,13 @@ rows are taken in windows of the same order and their texts asked, until enough 
 then says where to go on.
 """
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 from django.db import connection, transaction
@@ -23,6 +25,13 @@ from rlviewer.search.fields import FIELDS, Field
 from rlviewer.search.language import All, Comparison, Node, parse
 
 FIRST_WINDOW, LAST_WINDOW = 500, 4000
+# Up to this many rollouts of the steps or words asked for are gathered through their index and sorted. More are met soon
+# enough on the way through the order.
+GATHERED = 100_000
+# Runs of a project whose own indexes are merged; of more the rows are sorted.
+MERGED_RUNS = 32
+INDEXED = {"reward", "advantage", "length"}
+STEP_PATHS = {"step": "index", "split": "split", "run": "run_id"}  # as Step spells them
 SCAN_SECONDS = 0.25  # of one request; the page asks again where it stopped
 NAN = math.nan
 
@@ -35,7 +44,7 @@ def time_limit(milliseconds: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scope:
     """The rollouts of a run, or of all runs of a project. Whoever makes one has asked what the person may see."""
 
@@ -49,15 +58,18 @@ class Scope:
 
     def rollouts(self) -> QuerySet[Rollout]:
         """At most two queries; superseded steps are few, so they are named rather than joined."""
-        if self.run:
-            rows, replaced = Rollout.objects.filter(run_id=self.run.pk), Step.objects.filter(run=self.run)
-        else:
-            runs = list(Run.objects.filter(project=self.project).values_list("pk", flat=True))
-            rows, replaced = Rollout.objects.filter(run_id__in=runs), Step.objects.filter(run__in=runs)
+        rows = Rollout.objects.filter(run_id__in=self.runs)
         if self.every_attempt:
             return rows
-        old = list(replaced.filter(is_current=False).values_list("pk", flat=True))
+        replaced = Step.objects.filter(run__in=self.runs, is_current=False)
+        old = list(replaced.values_list("pk", flat=True))
         return rows.exclude(step_id__in=old) if old else rows
+
+    @cached_property
+    def runs(self) -> list[int]:
+        if self.run:
+            return [self.run.pk]
+        return list(Run.objects.filter(project=self.project).values_list("pk", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,10 @@ class Sort:
         if self.seed is not None:
             return f"random:{self.seed}"
         return f"{'-' if self.is_descending else ''}{self.field.name}"
+
+    @property
+    def is_by_id(self) -> bool:
+        return self.seed is None and self.field.name == "id"
 
     @property
     def key(self) -> Any:
@@ -180,13 +196,34 @@ class Search:
         object.__setattr__(self, "tree", tree)
         object.__setattr__(self, "conditions", compile_filter(tree))
 
+    def stored(self) -> QuerySet[Rollout]:
+        """All that stored values leave; texts are not asked yet."""
+        return self.scope.rollouts().filter(self.conditions.stored)
+
+    def rows(self) -> QuerySet[Rollout]:
+        """All that stored values and the index of words leave; where `scans`, texts are not read yet."""
+        return self.stored().filter(self.conditions.words or Q())
+
     @property
     def scans(self) -> bool:
         return self.conditions.scanned is not None
 
-    def rows(self) -> QuerySet[Rollout]:
-        """All that stored values tell; texts are not read yet."""
-        return self.scope.rollouts().filter(self.conditions.stored)
+    @property
+    def reads_text(self) -> bool:
+        return self.scans or self.conditions.words is not None
+
+    @cached_property
+    def way(self) -> "Way":
+        """How to get at the rows in an order. At most three queries, none of which reads a rollout."""
+        words, scanned = self.conditions.words, self.conditions.scanned
+        steps, _ = self._steps()
+        narrow = steps is not None and (steps.aggregate(n=Sum("rollout_count"))["n"] or 0) <= GATHERED
+        narrow = narrow or any(part.field.name == "prompt" and part.op == "=" for part in self._comparisons())
+        if words is None:
+            return Way(self.stored(), self.scope.runs, narrow, scanned)
+        if narrow or _expected(self.rows()) <= GATHERED:
+            return Way(self.rows(), self.scope.runs, True, scanned)
+        return Way(self.stored(), self.scope.runs, False, words & (scanned or Q()))
 
     def find(
         self,
@@ -201,16 +238,14 @@ class Search:
 
         Rows come in the order of `sort` either way. A scan ends after about `seconds`, SCAN_SECONDS by default.
         """
-        rows = self.rows()
-        if not self.scans:
-            found = ordered(rows, sort, after=after, backwards=backwards, limit=limit + 1)
+        if self.way.scanned is None:
+            found = ordered(self.way, sort, after=after, backwards=backwards, limit=limit + 1)
             page = found[:limit]
             return Found(page[::-1] if backwards else page, len(found) > limit)
-        return self._scan(rows, sort, after, backwards, limit, seconds)
+        return self._scan(sort, after, backwards, limit, seconds)
 
     def _scan(
         self,
-        rows: QuerySet[Rollout],
         sort: Sort,
         after: Place | None,
         backwards: bool,
@@ -222,7 +257,7 @@ class Search:
         deadline = time.monotonic() + (SCAN_SECONDS if seconds is None else seconds)
         is_over = False
         while len(hits) <= limit and not is_over and (not scanned or time.monotonic() < deadline):
-            places = ordered(rows, sort, after=place, backwards=backwards, limit=window)
+            places = ordered(self.way, sort, after=place, backwards=backwards, limit=window)
             is_over = len(places) < window
             matching = self.matching([found.id for found in places])
             hits += [found for found in places if found.id in matching]
@@ -235,47 +270,72 @@ class Search:
 
     def matching(self, ids: Sequence[int]) -> set[int]:
         """Those of `ids` whose texts match."""
-        rows = Rollout.objects.filter(pk__in=ids).filter(self.conditions.scanned or Q())
+        rows = Rollout.objects.filter(pk__in=ids).filter(self.way.scanned or Q())
         return set(rows.values_list("pk", flat=True))
 
     def batches(self, sort: Sort, *, size: int = 500) -> Iterator[list[int]]:
         """Ids of all rollouts that it finds now, in order."""
         newest = self.scope.rollouts().order_by("-pk").values_list("pk", flat=True).first()
-        rows = self.rows().filter(pk__lte=newest or 0)
+        way = replace(self.way, rows=self.way.rows.filter(pk__lte=newest or 0))
         place: Place | None = None
-        while places := ordered(rows, sort, after=place, backwards=False, limit=size):
+        while places := ordered(way, sort, after=place, backwards=False, limit=size):
             place = places[-1]
             ids = [found.id for found in places]
-            if self.scans:
+            if way.scanned is not None:
                 matching = self.matching(ids)
                 ids = [pk for pk in ids if pk in matching]
             if ids:
                 yield ids
 
-    def steps_only(self) -> QuerySet[Step] | None:
-        """The steps whose rollouts are all found and nothing else is; None when the filter asks for more than steps."""
-        paths = {"step": "index", "split": "split", "run": "run_id"}
+    def _comparisons(self) -> list[Comparison]:
+        return [part for part in self.tree.parts if isinstance(part, Comparison)]
+
+    def _steps(self) -> tuple[QuerySet[Step] | None, bool]:
+        """The steps that are asked for, None when the filter names none; and whether it asks for nothing else."""
+        named = [part for part in self._comparisons() if part.field.name in STEP_PATHS]
         steps = self.scope.steps()
-        for part in self.tree.parts:
-            if not isinstance(part, Comparison) or part.field.name not in paths:
-                return None
-            moved = Field(part.field.name, "", part.field.kind, paths[part.field.name], "")
-            steps = steps.filter(compile_filter(All((Comparison(moved, part.op, part.values),))).stored)
-        return steps
+        for part in named:
+            moved = replace(part, field=replace(part.field, path=STEP_PATHS[part.field.name]))
+            steps = steps.filter(compile_filter(All((moved,))).stored)
+        return steps if named else None, len(named) == len(self.tree.parts)
 
     def total(self) -> int:
-        """How many rollouts it finds by stored values; exact. From the steps' own counts where it asks only for steps."""
-        steps = self.steps_only()
-        if steps is not None:
-            return steps.aggregate(total=Sum("rollout_count"))["total"] or 0
-        return self.total_stored()
+        """How many rollouts stored values and words leave; exact. From the steps' own counts where it asks only for steps."""
+        steps = self.whole_steps()
+        return self.rows().count() if steps is None else steps.aggregate(total=Sum("rollout_count"))["total"] or 0
 
-    def total_stored(self) -> int:
-        """How many rollouts stored values leave, before any text is read."""
-        return self.rows().count()
+    def whole_steps(self) -> QuerySet[Step] | None:
+        """The steps whose rollouts it finds, all of them and no others; None when it asks for more than steps."""
+        steps, is_all = self._steps()
+        return None if not is_all else self.scope.steps() if steps is None else steps
 
 
-def ordered(rows: QuerySet[Rollout], sort: Sort, *, after: Place | None, backwards: bool, limit: int) -> list[Place]:
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How rows are got at: gathered through the index of what is asked for, then sorted; else along the order."""
+
+    rows: QuerySet[Rollout]
+    runs: Sequence[int]
+    is_gathered: bool
+    scanned: Q | None  # what their texts must be asked
+
+    def parts(self, sort: Sort) -> list[QuerySet[Rollout]]:
+        """Rows whose order one index knows: those of each run, when there are a few."""
+        is_merged = (
+            not self.is_gathered
+            and 1 < len(self.runs) <= MERGED_RUNS
+            and sort.seed is None
+            and sort.field.name in INDEXED
+        )
+        return [self.rows.filter(run_id=run) for run in self.runs] if is_merged else [self.rows]
+
+
+def _expected(rows: QuerySet[Rollout]) -> int:
+    """How many rows Postgres expects."""
+    return json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]["Plan Rows"]
+
+
+def ordered(way: Way, sort: Sort, *, after: Place | None, backwards: bool, limit: int) -> list[Place]:
     """The next rows after a place, nearest first. A query for each part of the order that is needed."""
     phases = sort.phases()[::-1] if backwards else sort.phases()
     names = [name for name, _ in phases]
@@ -283,22 +343,39 @@ def ordered(rows: QuerySet[Rollout], sort: Sort, *, after: Place | None, backwar
     is_descending = sort.is_descending != backwards
     found: list[Place] = []
     for name, condition in phases[start:]:
-        part = rows.filter(condition)
         if after and name == after.phase:
-            part = part.filter(_beyond(sort, after, is_descending))
-        # In a part of equal values only the id orders; naming the value would keep the index from it.
-        keys = [] if name else [sort.key]
-        order = [key.desc() if is_descending else key.asc() for key in [*keys, F("pk")]]
-        values = part.order_by(*order).values_list("pk", sort.key)[: limit - len(found)]
-        found += [Place(value, pk) for pk, value in values]
+            condition &= _beyond(sort, after, is_descending)
+        keys = _keys(sort, is_plain=not name, is_gathered=way.is_gathered)
+        order = [key.desc() if is_descending else key.asc() for key in keys]
+        wanted = limit - len(found)
+        queries = [
+            part.filter(condition).order_by(*order).values_list("pk", sort.key)[:wanted] for part in way.parts(sort)
+        ]
+        rows = queries[0] if len(queries) == 1 else queries[0].union(*queries[1:], all=True)
+        places = [Place(value, pk) for pk, value in rows]
+        if len(queries) > 1:
+            places.sort(key=lambda place: place.id if name else (place.value, place.id), reverse=is_descending)
+        found += places[:wanted]
         if len(found) >= limit:
             break
     return found
 
 
+def _keys(sort: Sort, *, is_plain: bool, is_gathered: bool) -> list[Any]:
+    """What to order by. In a part of equal values only the id orders; naming the value would keep the index from it."""
+    keys = [sort.key] if is_plain and not sort.is_by_id else []
+    # Adding nothing hides the order from the indexes: Postgres would go along it and throw away nearly every row.
+    hidden = [key + 0 if is_gathered and sort.field.is_number else key for key in keys]
+    return [*hidden, F("pk") + 0 if is_gathered else F("pk")]
+
+
 def _beyond(sort: Sort, place: Place, is_descending: bool) -> Q:
-    if place.phase or (sort.field.name == "id" and sort.seed is None):
+    if place.phase or sort.is_by_id:
         return Q(pk__lt=place.id) if is_descending else Q(pk__gt=place.id)
     # A comparison of rows is one range of the index, however many values are equal.
     lookup = TupleLessThan if is_descending else TupleGreaterThan
-    return Q(lookup(Tuple(sort.key, F("pk")), (place.value, place.id)))
+    beyond = Q(lookup(Tuple(sort.key, F("pk")), (place.value, place.id)))
+    if "__" in sort.field.path and sort.seed is None:
+        # Implied, but it lets a scan of the other table begin at the value.
+        beyond &= Q(**{f"{sort.field.path}__{'lte' if is_descending else 'gte'}": place.value})
+    return beyond

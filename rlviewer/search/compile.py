@@ -36,28 +36,26 @@ class PrefixQuery(Func):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """`stored` asks narrow rows and indexes. `scanned` reads texts, so whoever asks goes window by window."""
+    """`stored` asks narrow rows, `words` the index of words. `scanned` reads texts, so whoever asks goes window by window."""
 
     stored: Q
+    words: Q | None
     scanned: Q | None
-    has_text: bool
 
 
 def compile_filter(tree: All) -> Conditions:
-    """Conditions on `Rollout`. Top-level parts that read texts without an index are kept apart.
+    """Conditions on `Rollout`. Top-level parts are kept apart by what answers them.
 
     Raises:
         FilterError: a regular expression that Postgres does not take.
     """
-    stored, scanned = Q(), []
+    parts: dict[str, list[Q]] = {"stored": [], "words": [], "scanned": []}
     for part in tree.parts:
-        if _scans(part):
-            scanned.append(condition(part))
-        else:
-            stored &= condition(part)
-    if any(_reads_text(part) and not _scans(part) for part in tree.parts):
-        stored &= Q(rollouttext__isnull=False)  # an inner join, else Postgres reads every text
-    return Conditions(stored, Q(*scanned) if scanned else None, any(_reads_text(part) for part in tree.parts))
+        kind = "scanned" if _scans(part) else "words" if _reads_text(part) else "stored"
+        parts[kind].append(condition(part))
+    # An inner join, else Postgres reads every text.
+    words = Q(*parts["words"], rollouttext__isnull=False) if parts["words"] else None
+    return Conditions(Q(*parts["stored"]), words, Q(*parts["scanned"]) if parts["scanned"] else None)
 
 
 def condition(node: Node) -> Q:

@@ -1,4 +1,4 @@
-"""The full-text index of completions, built after the rollouts are stored; `runs.queries.rollouts` asks it."""
+"""The full-text index of completions, built after the rollouts are stored; `search.compile` asks it."""
 
 import logging
 import time

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from django.db.models import Count, F, FloatField, Func, Q, Sum, Value
+from django.db.models import Aggregate, Count, F, Func, IntegerField, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce
 
 from rlviewer.search.browse import Place, Search, Sort, ordered
@@ -48,14 +48,14 @@ def count(search: Search, so_far: Counted) -> Counted:
         if not search.tree.parts and search.scope.run:
             replaced = max(0, search.scope.run.rollout_count - total)
         return Counted(total, replaced=replaced, unindexed=_unindexed(search))
-    of = so_far.of or search.total_stored()
+    of = so_far.of or search.way.rows.count()
     found = search.find(BY_ID, after=so_far.place, limit=10**9, seconds=COUNT_SECONDS)
     total, scanned = so_far.total + len(found.places), so_far.scanned + found.scanned
     return Counted(total, scanned, found.resume, found.resume is not None, of, unindexed=_unindexed(search))
 
 
 def _unindexed(search: Search) -> int:
-    if not search.conditions.has_text:
+    if not search.reads_text:
         return 0
     indexed = Coalesce("indexedstep__rollout_count", 0)
     return search.scope.steps().aggregate(total=Sum(F("rollout_count") - indexed))["total"] or 0
@@ -78,39 +78,38 @@ class Spread:
 
 
 def spread(search: Search, sort: Sort, at: Place | None) -> Spread | None:
-    """By stored values alone. None where no value is stored, or they are all equal."""
+    """By stored values and words. None where no number is stored, or all are equal."""
     if not sort.field.is_number or sort.seed is not None:
         return None
-    rows = search.rows()
-    up = Sort(sort.field)
     ends = [
-        ordered(rows, up, after=None, backwards=False, limit=1),
-        ordered(_finite(rows, sort), Sort(sort.field, True), after=None, backwards=False, limit=1),
+        ordered(search.way, Sort(sort.field, is_descending), after=None, backwards=False, limit=1)
+        for is_descending in (False, True)
     ]
     if not all(ends) or any(end[0].phase for end in ends):
         return None
-    low, high = (float(end[0].value) for end in ends)
+    low, high = (end[0].value for end in ends)
     if not low < high or math.isinf(low) or math.isinf(high):
         return None
-    bucket = Func(
-        F(sort.field.path), Value(low), Value(high), Value(BARS), function="width_bucket", output_field=FloatField()
-    )
-    counts = dict(_finite(rows, sort).annotate(bucket=bucket).values_list("bucket").annotate(n=Count("pk")))
-    heights = [
-        counts.get(number, 0) + (counts.get(BARS + 1, 0) if number == BARS else 0) for number in range(1, BARS + 1)
-    ]
-    top = max(heights) or 1
     begins = high if sort.is_descending else low
     if at is not None and not at.phase:
-        begins = min(high, max(low, float(at.value)))
-    is_whole = sort.field.kind == "int"
-    if is_whole:
-        low, high, begins = int(low), int(high), int(begins)
-    return Spread(low, high, [height / top for height in heights], begins, is_whole)
+        begins = min(high, max(low, at.value))
+    return Spread(low, high, _bars(search, sort, low, high), begins, sort.field.kind == "int")
 
 
-def _finite(rows: Any, sort: Sort) -> Any:
-    path = sort.field.path
-    return rows.filter(
-        Q(**{f"{path}__lt": math.nan}) if sort.field.kind == "float" else Q(**{f"{path}__isnull": False})
-    )
+def _bars(search: Search, sort: Sort, low: float, high: float) -> list[float]:
+    """How many lie in each range, the fullest as 1. Ids are left out: they lie evenly."""
+    if sort.is_by_id:
+        return [0.0] * BARS
+    rows: QuerySet[Any]
+    number: Aggregate
+    path, rows, number = sort.field.path, search.rows(), Count("pk")
+    if sort.field.name == "step" and (steps := search.whole_steps()) is not None:
+        path, rows, number = "index", steps, Sum("rollout_count")
+    bounds = Value(low), Value(high), Value(BARS)
+    bucket = Func(F(path), *bounds, function="width_bucket", output_field=IntegerField())
+    finite = rows.filter(**{f"{path}__lte": high})  # neither null nor NaN
+    counts = dict(finite.annotate(bucket=bucket).order_by().values_list("bucket").annotate(number=number))
+    # The largest value itself lies behind the last range.
+    counts[BARS] = counts.get(BARS, 0) + counts.pop(BARS + 1, 0)
+    top = max(counts.values())
+    return [counts.get(number, 0) / top for number in range(1, BARS + 1)]
