@@ -149,6 +149,27 @@ def leave_one_out_advantages(groups: GroupAdvantages) -> GroupAdvantages:
     return replace(groups, advantage=groups.advantage * (groups.size_got.double() / others)[:, None])
 
 
+def length_weighted_advantages(groups: GroupAdvantages, lengths: Tensor) -> GroupAdvantages:
+    """Reward minus the mean reward of the tokens of its group: `sum_j T_j r_j / sum_j T_j`, from the centred reward of `groups`.
+
+    Of all baselines of a prompt it varies the gradient least where each token adds as much to it as any other, and in any
+    direction. Scored rollouts without a counted token do not move it.
+
+    Args:
+        groups: as `group_advantages` gives them without the division by the deviation.
+        lengths: `[P, G]` counted tokens.
+    Raises:
+        ValueError: `lengths` has another shape.
+    Source: Hao et al. 2025, arXiv:2505.23585, sec. 3.
+    """
+    if lengths.shape != groups.advantage.shape:
+        raise ValueError(f"lengths must be {list(groups.advantage.shape)} like advantages, got {list(lengths.shape)}")
+    counted = torch.where(groups.kept, lengths, 0).double()
+    shift = (counted * groups.advantage).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+    is_alive = groups.kept & ~groups.is_dead[:, None]
+    return replace(groups, advantage=torch.where(is_alive, groups.advantage - shift[:, None], 0))
+
+
 def max_likelihood_advantages(groups: GroupAdvantages, *, eps: float) -> GroupAdvantages:
     """The centred reward of `groups` over the group's mean reward plus `eps`: the rarer success is, the more it weighs.
 

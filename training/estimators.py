@@ -17,6 +17,7 @@ from training.advantages import (
     described,
     group_advantages,
     leave_one_out_advantages,
+    length_weighted_advantages,
     max_likelihood_advantages,
     signed_advantages,
 )
@@ -41,6 +42,10 @@ def _centred(groups: ScoredGroups) -> GroupAdvantages:
 
 def _leave_one_out(groups: ScoredGroups, params: Params) -> GroupAdvantages:
     return leave_one_out_advantages(_centred(groups))
+
+
+def _length_weighted(groups: ScoredGroups, params: Params) -> GroupAdvantages:
+    return length_weighted_advantages(_centred(groups), groups.lengths)
 
 
 def _max_likelihood(groups: ScoredGroups, params: Params) -> GroupAdvantages:
@@ -180,6 +185,7 @@ def _stratified(groups: ScoredGroups, params: Params) -> GroupAdvantages:
 ADVANTAGES: dict[str, Callable[[ScoredGroups, Params], GroupAdvantages]] = {
     "group": _group,
     "leave_one_out": _leave_one_out,
+    "length_weighted": _length_weighted,
     "max_likelihood": _max_likelihood,
     "no_baseline": _no_baseline,
     "batch_mean": _batch_mean,

@@ -6,7 +6,7 @@ called by whichever needs it. The functions behind the names are in the modules'
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from training import own
 from training.config import ConfigError
@@ -23,6 +23,36 @@ class Hook:
     many: bool = False  # a run names a list of entries, maybe empty
 
 
+@dataclass(frozen=True, slots=True)
+class AdvantageTraits:
+    """What may stand beside an entry of H5 (`training/legality.py`)."""
+
+    # Reward minus a baseline; a scale that is its point; as divide_by_std says; left to H6.
+    unit: Literal["reward", "own", "knob", "tokens"]
+    in_group: bool = False  # compares the completions of a prompt, so it needs two of them
+    needs_plain: bool = False  # needs the reward as it was judged, without anything taken from it
+
+
+ADVANTAGE_TRAITS: dict[str, AdvantageTraits] = {
+    "group": AdvantageTraits("knob", in_group=True),
+    "leave_one_out": AdvantageTraits("reward", in_group=True),
+    "length_weighted": AdvantageTraits("reward", in_group=True),
+    "max_likelihood": AdvantageTraits("own", in_group=True, needs_plain=True),
+    "no_baseline": AdvantageTraits("reward"),
+    "batch_mean": AdvantageTraits("reward"),
+    "running_mean": AdvantageTraits("reward"),
+    "signed": AdvantageTraits("own", needs_plain=True),
+    "critic": AdvantageTraits("tokens"),
+    "greedy_baseline": AdvantageTraits("reward"),
+    "process": AdvantageTraits("own", in_group=True),
+    "tail": AdvantageTraits("own", in_group=True, needs_plain=True),
+    "best_of_k": AdvantageTraits("own", in_group=True),
+    "pass_at_k": AdvantageTraits("own", in_group=True, needs_plain=True),
+    "difficulty": AdvantageTraits("knob", in_group=True),
+    "stratified": AdvantageTraits("own", in_group=True),
+    "tracked": AdvantageTraits("reward"),
+    "voted": AdvantageTraits("own", in_group=True),
+}
 HOOKS: dict[str, Hook] = {
     "H1": Hook("Task supply", "training.supply", ("tasks", "difficulty_window")),
     "H2": Hook("Prompt transform", "training.transforms", ("identity", "worked_examples")),
@@ -45,25 +75,7 @@ HOOKS: dict[str, Hook] = {
     "H5": Hook(
         "Group to advantage",
         "training.estimators",
-        (
-            "group",
-            "leave_one_out",
-            "max_likelihood",
-            "no_baseline",
-            "batch_mean",
-            "running_mean",
-            "signed",
-            "critic",
-            "greedy_baseline",
-            "process",
-            "tail",
-            "best_of_k",
-            "pass_at_k",
-            "difficulty",
-            "stratified",
-            "tracked",
-            "voted",
-        ),
+        tuple(ADVANTAGE_TRAITS),
     ),
     "H6": Hook(
         "Advantage to token weights",

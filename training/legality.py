@@ -6,7 +6,7 @@ from typing import Any
 from training import own
 from training.config import BUILTIN_MODEL, ConfigError, RunConfig
 from training.data_legality import check_data, pool_size
-from training.hooks import HOOKS, merge_parts, needs
+from training.hooks import ADVANTAGE_TRAITS, HOOKS, merge_parts, needs
 from training.params import check_params, unknown
 from training.recipes import PRESETS, RECIPES, Recipe, named
 from training.recipes.knobs import knobs_of
@@ -15,25 +15,6 @@ from training.tasks.base import TaskFamily
 from training.tasks.pool import make_pool
 from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
 
-# Entries of H5 that compare the completions of a prompt.
-GROUP_RELATIVE = frozenset(
-    {
-        "group",
-        "leave_one_out",
-        "max_likelihood",
-        "process",
-        "tail",
-        "best_of_k",
-        "pass_at_k",
-        "difficulty",
-        "stratified",
-        "voted",
-    }
-)
-# Entries of H5 that leave an advantage in the reward's own unit, reward minus baseline.
-UNSCALED = frozenset({"leave_one_out", "no_baseline", "batch_mean", "running_mean", "greedy_baseline"})
-# Entries of H5 that need the outcome as it was judged, without anything taken from it.
-NEED_PLAIN_REWARDS = frozenset({"signed", "max_likelihood", "tail", "pass_at_k"})
 # Entries of H6 that work out advantages anew, and so come first and alone.
 ESTIMATORS = frozenset({"return_to_go", "gae", "process"})
 # Entries of H6 that correct for the sampling engine; one is enough.
@@ -124,7 +105,7 @@ def _check_reward(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError(
             "truncated", "reward_zero would lift the -1 of a cut completion to 0; take keep or mask with this reward"
         )
-    if "shorter_is_better" in rewards and resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
+    if "shorter_is_better" in rewards and ADVANTAGE_TRAITS[resolved.parts["H5"][0]].needs_plain:
         raise ConfigError(
             "hooks.H4", f"{resolved.recipe.title} needs the reward as it was judged; take shorter_is_better out"
         )
@@ -134,7 +115,7 @@ def _check_reward(config: RunConfig, resolved: Resolved) -> None:
         raise ConfigError("hooks.H4", "overlong_penalty alone scores no completion; name task as well")
     if resolved.parts["H5"] == ("signed",):
         raise ConfigError("hooks.H4", f"{resolved.recipe.title} needs rewards of 0 and 1; take overlong_penalty out")
-    if resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
+    if ADVANTAGE_TRAITS[resolved.parts["H5"][0]].needs_plain:
         raise ConfigError("hooks.H4", f"{resolved.recipe.title} takes no negative rewards; take overlong_penalty out")
     if params["overlong_buffer_tokens"] > params["overlong_limit_tokens"]:
         raise ConfigError(
@@ -149,13 +130,13 @@ def _check_reward(config: RunConfig, resolved: Resolved) -> None:
 
 def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
     advantage, params = resolved.parts["H5"][0], resolved.params
-    if advantage in GROUP_RELATIVE and config.sampling.group_size < 2:
+    if ADVANTAGE_TRAITS[advantage].in_group and config.sampling.group_size < 2:
         raise ConfigError(
             "sampling.group_size",
             f"{resolved.recipe.title} compares the completions of a prompt and needs at least 2, "
             f"got {config.sampling.group_size}; algorithms without a group are vpg, reinforce, ppo and others",
         )
-    if advantage not in GROUP_RELATIVE and resolved.parts["H9"] == ("mixed_only",):
+    if not ADVANTAGE_TRAITS[advantage].in_group and resolved.parts["H9"] == ("mixed_only",):
         raise ConfigError("hooks.H9", f"mixed_only drops groups that {resolved.recipe.title} learns from; take uniform")
     if advantage == "signed" and not params["positive_weight"] and not params["negative_weight"]:
         raise ConfigError("algorithm_params.positive_weight", "both weights are 0, so nothing would train; raise one")
@@ -176,9 +157,9 @@ def _check_advantage(config: RunConfig, resolved: Resolved) -> None:
         )
     if "whitened" not in resolved.parts["H6"]:
         return
-    if advantage in ("signed", "max_likelihood", "tail", "best_of_k", "pass_at_k", "stratified", "process", "voted"):
+    if ADVANTAGE_TRAITS[advantage].unit == "own":
         raise ConfigError("hooks.H6", f"whitening would undo the scale of H5's {advantage}; take uniform")
-    if advantage in ("group", "difficulty") and params["divide_by_std"]:
+    if ADVANTAGE_TRAITS[advantage].unit == "knob" and params["divide_by_std"]:
         raise ConfigError(
             "algorithm_params.divide_by_std",
             "whitening over the batch would scale a second time; set it to false, or hooks.H6 to uniform",
@@ -198,10 +179,11 @@ def _check_token_weights(config: RunConfig, resolved: Resolved) -> None:
     ):
         if len(found := [entry for entry in chain if entry in kind]) > 1:
             raise ConfigError("hooks.H6", f"{' and '.join(found)}: {why}; name one")
-    if "return_to_go" in chain and advantage not in UNSCALED:
+    unscaled = sorted(name for name, traits in ADVANTAGE_TRAITS.items() if traits.unit == "reward")
+    if "return_to_go" in chain and advantage not in unscaled:
         raise ConfigError(
             "hooks.H6",
-            f"return_to_go takes the baseline of H5, which {advantage} has scaled; take one of {', '.join(sorted(UNSCALED))}",
+            f"return_to_go takes the baseline of H5, which {advantage} has scaled; take one of {', '.join(unscaled)}",
         )
     if ("process" in chain) != (advantage == "process"):
         raise ConfigError("hooks.H6", "process of H5 and process of H6 need each other; set both or neither")
@@ -273,7 +255,7 @@ def _check_kl(config: RunConfig, resolved: Resolved) -> None:
     if params["kl_place"] == "reward" and params["kl_coefficient"]:
         if is_in_loss:
             raise ConfigError("hooks.H8", "the KL is in the reward already; take ref_kl out, or set kl_place to loss")
-        if resolved.parts["H5"][0] in NEED_PLAIN_REWARDS:
+        if ADVANTAGE_TRAITS[resolved.parts["H5"][0]].needs_plain:
             raise ConfigError(
                 "algorithm_params.kl_place",
                 f"{resolved.recipe.title} needs the reward as it was judged; set kl_place to loss",

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,6 +162,38 @@ def test_leaving_one_out_counts_only_the_scored_others() -> None:
     # Of 1, 0 and one unscored: each has one other.
     out = ADVANTAGES["leave_one_out"](scored([1.0, 0.0, math.nan], [1.0, math.nan, math.nan]), {})
     assert out.advantage.tolist() == [[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_length_weighted_baseline_is_the_mean_reward_of_the_tokens() -> None:
+    # (1 * 6 + 0 * 1 + 0.5 * 1) / 8 = 0.8125; an unscored rollout weighs nothing; equal rewards teach nothing.
+    groups = scored([1.0, 0.0, 0.5, math.nan], [0.7, 0.7, 0.7, 0.7], [1.0, math.nan, math.nan, math.nan])
+    lengths = torch.tensor([[6, 1, 1, 9], [1, 2, 3, 4], [2, 2, 2, 2]])
+    out = ADVANTAGES["length_weighted"](replace(groups, lengths=lengths), {})
+    assert out.advantage[0].tolist() == pytest.approx([0.1875, -0.8125, -0.3125, 0.0])
+    assert out.advantage[1:].abs().sum().item() == 0.0
+    assert out.dead_cause == (None, "all_right", "single")
+
+
+@given(st.lists(st.tuples(REWARD, st.integers(0, 50)), min_size=2, max_size=8))
+def test_the_length_weighted_baseline_varies_the_gradient_least(rollouts: list[tuple[float, int]]) -> None:
+    rewards, lengths = [reward for reward, _ in rollouts], [length for _, length in rollouts]
+    out = ADVANTAGES["length_weighted"](replace(scored(rewards), lengths=torch.tensor([lengths])), {})
+
+    def spread(baseline: float) -> float:
+        """A gradient of T tokens has the square T, each token adding 1 in a direction of its own."""
+        return math.fsum(n * (reward - baseline) ** 2 for reward, n in zip(rewards, lengths, strict=True))
+
+    found = math.fsum(n * a * a for a, n in zip(out.advantage[0].tolist(), lengths, strict=True))
+    if max(rewards) - min(rewards) > 1e-6:
+        others = [*rewards, sum(rewards) / len(rewards), 0.0]
+        assert found <= min(map(spread, others)) * (1 + 1e-9) + 1e-6
+    equal = ADVANTAGES["length_weighted"](replace(scored(rewards), lengths=torch.full((1, len(rewards)), 7)), {})
+    torch.testing.assert_close(equal.advantage, group_advantages(rewards_of([rewards]), divide_by_std=False).advantage)
+
+
+def test_the_length_weighted_baseline_refuses_lengths_of_other_groups() -> None:
+    with pytest.raises(ValueError, match=r"lengths must be \[1, 2\] like advantages, got \[1, 3\]"):
+        ADVANTAGES["length_weighted"](replace(scored([1.0, 0.0]), lengths=torch.ones(1, 3)), {})
 
 
 @pytest.mark.parametrize("name", ["adv.maxrl.1000", "adv.maxrl.0000"])

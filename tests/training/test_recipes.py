@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,7 @@ SHIFT_FREE = [
     in (
         "group",
         "leave_one_out",
+        "length_weighted",
         "batch_mean",
         "greedy_baseline",
         "difficulty",
@@ -523,10 +525,24 @@ def test_a_short_run_of_every_recipe_trains(name: str, make_run: Callable[..., P
 def test_its_page_says_what_the_recipe_does(name: str) -> None:
     page = (pages.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     assert pages.filled(page, pages.head(RECIPES[name])) == page
-    headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    parent = RECIPES[name].parent
-    first = f"What changes from {RECIPES[parent].title}" if parent else "What it is made of"
-    assert headings == [first, "When to use it", "What to watch"]
+    found = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert found == pages.headings(RECIPES[name])
+    # Every heading with something below it.
+    assert all(part.strip() for part in re.split("^## .*$", page, flags=re.MULTILINE)[1:])
+
+
+def test_the_page_of_a_new_algorithm_is_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    (tmp_path / "README.md").write_text(f"top\n{pages.START}old\n{pages.END}bottom\n")
+    pages.main()
+    assert (tmp_path / "README.md").read_text() == f"top\n{pages.START}{pages.table()}{pages.END}bottom\n"
+    begun = (tmp_path / "rloo.md").read_text()
+    assert begun.startswith(f"{pages.START}# RLOO (`rloo`)\n")
+    (tmp_path / "rloo.md").write_text(begun + "\nWritten by hand.\n")
+    pages.main()
+    assert (tmp_path / "rloo.md").read_text() == begun + "\nWritten by hand.\n"
+    with pytest.raises(ValueError, match="once each"):
+        pages.filled("no markers", "")
 
 
 def test_the_table_of_all_algorithms_is_that_of_the_recipes() -> None:

@@ -33,7 +33,7 @@ class Recipe:
     source: str
     changes: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)  # entries per hook, unlike GROUND's
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of knobs, unlike the entry's own
-    parent: str = ""  # the recipe this one changes; "": none
+    parent: str = ""  # the recipe its page compares it with; nothing is taken over from it. "": none
     # What a configuration that names the recipe and is silent about these starts from, table by table.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -1,6 +1,6 @@
 """What the documentation says of every algorithm, from the recipes themselves. Imports no torch.
 
-`python -m training.recipes.pages` writes it into docs/algorithms.
+`python -m training.recipes.pages` writes it into docs/algorithms, and begins the page of an algorithm that has none.
 """
 
 from collections.abc import Mapping
@@ -78,17 +78,31 @@ def _rows(lines: list[list[str]]) -> str:
 
 
 def filled(page: str, content: str) -> str:
-    """`page` with what stands between the markers replaced."""
+    """`page` with what stands between the markers replaced.
+
+    Raises:
+        ValueError: the markers are not there, once each.
+    """
+    if page.count(START) != 1 or page.count(END) != 1:
+        raise ValueError(f"needs the lines {START.strip()} and {END.strip()} once each, to fill in what is between")
     before, rest = page.split(START)
     return f"{before}{START}{content}{END}{rest.split(END)[1]}"
 
 
+def headings(recipe: Recipe) -> list[str]:
+    """What a person writes of an algorithm, below the generated top of its page."""
+    first = f"What changes from {RECIPES[recipe.parent].title}" if recipe.parent else "What it is made of"
+    return [first, "When to use it", "What to watch"]
+
+
 def main() -> None:
-    for path, content in [
-        (FOLDER / "README.md", table()),
-        *((FOLDER / f"{name}.md", head(recipe)) for name, recipe in RECIPES.items()),
-    ]:
-        path.write_text(filled(path.read_text(encoding="utf-8"), content), encoding="utf-8")
+    for recipe in RECIPES.values():
+        path = FOLDER / f"{recipe.name}.md"
+        if not path.exists():
+            path.write_text(f"{START}{END}" + "".join(f"\n## {one}\n" for one in headings(recipe)), encoding="utf-8")
+        path.write_text(filled(path.read_text(encoding="utf-8"), head(recipe)), encoding="utf-8")
+    path = FOLDER / "README.md"
+    path.write_text(filled(path.read_text(encoding="utf-8"), table()), encoding="utf-8")
 
 
 if __name__ == "__main__":
