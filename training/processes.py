@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 LEADER = "127.0.0.1"
 # For the others to write their last words and go, and for the leader to notice by itself.
 GRACE_SECONDS = 10.0
+# From a broken connection to the end of the process that was at its other end.
+GONE_SECONDS = 2.0
 
 
 def is_among_others() -> bool:
@@ -29,6 +31,8 @@ def further_processes(count: int, arguments: Sequence[str], on_death: Callable[[
 
     Args:
         on_death: told in another thread when one of them has died and this process has not noticed.
+    Raises:
+        RuntimeError: one of them is gone, in place of what that led to here.
     """
     with socket.socket() as free:
         free.bind((LEADER, 0))
@@ -49,6 +53,11 @@ def further_processes(count: int, arguments: Sequence[str], on_death: Callable[[
         os.environ.update(shared | {"RANK": "0", "LOCAL_RANK": "0"})
         try:
             yield
+        except RuntimeError as error:
+            # What a process sees when another is gone says little.
+            if gone := _first_gone(started):
+                raise RuntimeError(gone) from error
+            raise
         finally:
             leaving.set()
             for name in (*shared, "RANK", "LOCAL_RANK"):
@@ -63,7 +72,21 @@ def _watch(
 ) -> None:
     code = process.wait()
     if not leaving.wait(GRACE_SECONDS):
-        on_death(f"process {rank} of the run ended with {f'code {code}' if code >= 0 else f'signal {-code}'}")
+        on_death(_ended(rank, code))
+
+
+def _ended(rank: int, code: int) -> str:
+    return f"process {rank} of the run ended with {f'code {code}' if code >= 0 else f'signal {-code}'}"
+
+
+def _first_gone(started: Sequence["subprocess.Popen[bytes]"]) -> str | None:
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        for rank, process in enumerate(started, start=1):
+            if (code := process.poll()) is not None:
+                return _ended(rank, code)
+        time.sleep(0.05)
+    return None
 
 
 def _end(started: Sequence["subprocess.Popen[bytes]"]) -> None:

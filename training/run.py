@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -647,7 +648,6 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     Raises:
         ConfigError: it cannot run; names the key.
     """
-    legality.check(config, takes_own=True)
     resolved = legality.resolve(config, on_worker=True)
     reward_functions(resolved.parts["H4"])  # one's own must be found before a model is loaded for it
     if config.threads or distributed.processes() > 1:
@@ -780,6 +780,8 @@ def run_attempt(
             attempt.report()
             config = RunConfig.from_file(attempt.run_folder / "config.toml")
             attempt.report(steps=config.steps)
+            config = with_started_processes(config)
+            legality.check(config, takes_own=True)
             with all_processes(config, attempt, arguments):
                 is_finished = train_attempt(config, attempt, run_uid, is_resume=is_resume, draws_bar=draws_bar)
     except Exception as error:
@@ -807,19 +809,26 @@ def train_attempt(config: RunConfig, attempt: Attempt, run_uid: str, *, is_resum
         return train(run, first_step, progress)
 
 
-@contextlib.contextmanager
-def all_processes(config: RunConfig, attempt: Attempt, arguments: Sequence[str]) -> Iterator[None]:
-    """The run's processes have met: those that torchrun started, or those that this one starts.
+def with_started_processes(config: RunConfig) -> RunConfig:
+    """The configuration with as many processes as torchrun started, if it did.
 
     Raises:
-        ConfigError: torchrun started another number than the configuration wants.
+        ConfigError: it wants another number.
     """
-    further: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if is_among_others() and config.processes not in (1, distributed.processes()):
+    if not is_among_others():
+        return config
+    started = distributed.processes()
+    if config.processes not in (1, started):
         raise ConfigError(
-            "processes",
-            f"is {config.processes}, but {distributed.processes()} were started; leave it out under torchrun",
+            "processes", f"is {config.processes}, but {started} were started; leave it out under torchrun"
         )
+    return dataclasses.replace(config, processes=started)
+
+
+@contextlib.contextmanager
+def all_processes(config: RunConfig, attempt: Attempt, arguments: Sequence[str]) -> Iterator[None]:
+    """The run's processes have met: those that torchrun started, or those that this one starts."""
+    further: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if config.processes > 1 and not is_among_others():
         further = further_processes(
             config.processes - 1,
@@ -842,8 +851,9 @@ def report_failure(attempt: Attempt, error: Exception) -> int:
         code, where, reason = REFUSED, error.key, f"refused: {error}"
         logger.error(reason)
     else:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        code, where = FAILED, f"{Path(last.filename).name}:{last.lineno}"
+        code, where = FAILED, ""
+        for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
         reason = failure_reason(attempt, error)
         logger.error(reason, exc_info=error)
     try:
