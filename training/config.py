@@ -42,13 +42,18 @@ def text(default: str, *, help: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TaskConfig:
-    name: str = text("addition", help="Task family, or reasoning_gym:DATASET.")
-    params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Difficulty knobs of the family."})
+    name: str = text(
+        "addition",
+        help="What is asked: a task family or reasoning_gym:DATASET; in a file also data and code of your own.",
+    )
+    params: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Knobs of the task family, such as its difficulty."}
+    )
     pool: int = bounded(
         0,
         low=0,
         high=1_000_000,
-        help="So many tasks that come again and again; 0: new ones without end, or all of a file.",
+        help="So many different tasks that come again and again; 0: new ones without end, or all of a file.",
     )
 
 
@@ -58,7 +63,9 @@ class ModelConfig:
     dtype: str = choice(
         "float32", ("float32", "bfloat16"), help="Type of the weights; small steps of bfloat16 collect in float32."
     )
-    device: str = choice("auto", ("auto", "cpu", "cuda"), help="Where the policy lives.")
+    device: str = choice(
+        "auto", ("auto", "cpu", "cuda"), help="Where the policy lives; auto: on a GPU where there is one."
+    )
     chat: str = choice(
         "auto",
         ("auto", "on", "off"),
@@ -82,10 +89,16 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
     group_size: int = bounded(8, low=1, high=1024, help="Completions per prompt.")
-    prompts_per_step: int = bounded(32, low=1, high=65536, help="Prompts per step.")
+    prompts_per_step: int = bounded(
+        32, low=1, high=65536, help="Prompts per step; times the group size it is the rollouts of a step."
+    )
     max_new_tokens: int = bounded(64, low=1, high=131072, help="Longest completion, in tokens.")
     temperature: float = bounded(
-        1.0, low=0, high=100, open_low=True, help="Divides the logits; the policy is trained under the same."
+        1.0,
+        low=0,
+        high=100,
+        open_low=True,
+        help="Divides the logits: below 1 draws likely tokens more often. The policy is trained under the same.",
     )
     top_k: int = bounded(0, low=0, high=10_000_000, help="Only the k likeliest tokens are drawn; 0: all.")
     top_p: float = bounded(
@@ -110,7 +123,9 @@ class SamplingConfig:
     )
     memory_fraction: float = bounded(0.4, low=0, high=1, open_low=True, help="Share of the GPU's memory for vLLM.")
     tensor_parallel: int = bounded(1, low=1, high=64, help="GPUs that the vLLM server spreads the model over.")
-    server_devices: str = text("", help="CUDA_VISIBLE_DEVICES of the vLLM server; empty: the trainer's.")
+    server_devices: str = text(
+        "", help="GPUs of the vLLM server as in CUDA_VISIBLE_DEVICES, such as 1,2; empty: the trainer's."
+    )
     server_url: str = text("", help="A vLLM server that runs already (see docs/engines.md); empty: start one.")
 
 
@@ -121,14 +136,18 @@ class OptimizerConfig:
         ("adamw", "sgd", "muon"),
         help="Optimiser; muon takes the matrices of the layers and adamw the rest.",
     )
-    learning_rate: float = bounded(6e-5, low=0, high=1, open_low=True, help="Peak learning rate.")
+    learning_rate: float = bounded(
+        6e-5, low=0, high=1, open_low=True, help="Highest learning rate, which the warm-up ends at."
+    )
     beta1: float = bounded(0.9, low=0, high=0.9999, help="First decay of adamw; the momentum of sgd and muon.")
     beta2: float = bounded(0.99, low=0, high=0.99999, help="Second decay of adamw.")
     eps: float = bounded(1e-8, low=0, high=1, open_low=True, help="Added to adamw's denominator.")
     weight_decay: float = bounded(
         0.0, low=0, high=10, help="Weights shrink by this share of the learning rate an update."
     )
-    warmup_steps: int = bounded(0, low=0, high=1_000_000, help="Steps of linear warm-up.")
+    warmup_steps: int = bounded(
+        0, low=0, high=1_000_000, help="Steps over which the learning rate rises from near 0 to its peak; 0: none."
+    )
     schedule: str = choice(
         "constant", ("constant", "linear", "cosine"), help="How the learning rate falls from its peak to its floor."
     )
@@ -138,9 +157,22 @@ class OptimizerConfig:
     ema_decay: float = bounded(
         0.0, low=0, high=0.999999, help="Keeps a moving average of the weights, by this decay an update; 0: none."
     )
-    max_grad_norm: float = bounded(1.0, low=0, open_low=True, help="Gradients are scaled down to this norm.")
-    updates_per_step: int = bounded(1, low=1, high=64, help="Optimiser steps on each batch of rollouts.")
-    micro_batch_rollouts: int = bounded(256, low=1, high=65536, help="Rollouts per forward and backward pass.")
+    max_grad_norm: float = bounded(
+        1.0, low=0, open_low=True, help="Gradients of a larger norm, over all weights, are scaled down to it."
+    )
+    updates_per_step: int = bounded(
+        1,
+        low=1,
+        high=64,
+        help="Optimiser steps on each batch of rollouts, all of it each time; from the second on the policy differs "
+        "from what sampled.",
+    )
+    micro_batch_rollouts: int = bounded(
+        256,
+        low=1,
+        high=65536,
+        help="Most rollouts per forward and backward pass: fewer need less memory and train the same.",
+    )
     non_finite: str = choice(
         "stop", ("stop", "skip"), help="A loss or gradient that is not finite ends the run, or leaves out the update."
     )
@@ -149,7 +181,9 @@ class OptimizerConfig:
 @dataclass(frozen=True, slots=True)
 class EvalConfig:
     every_steps: int = bounded(20, low=0, help="Steps between evaluations; 0 evaluates only the first and last model.")
-    prompts: int = bounded(256, low=1, high=100_000, help="Held-out prompts.")
+    prompts: int = bounded(
+        256, low=1, high=100_000, help="Held-out prompts that an evaluation asks, the same each time."
+    )
     samples: int = bounded(4, low=1, high=1024, help="Completions per held-out prompt, for pass@k.")
     average_weights: bool = field(
         default=False, metadata={"help": "Evaluates the moving average of the weights (optimizer.ema_decay)."}
@@ -158,8 +192,8 @@ class EvalConfig:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    every_steps: int = bounded(10, low=1, help="Steps between checkpoints.")
-    keep: int = bounded(2, low=1, high=1000, help="Newest checkpoints kept.")
+    every_steps: int = bounded(10, low=1, help="Steps between checkpoints; a killed run repeats at most so many.")
+    keep: int = bounded(2, low=1, high=1000, help="So many of the newest checkpoints are kept, older ones deleted.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +201,36 @@ class RunConfig:
     """Everything that decides what a run does. `algorithm_params` overrides the recipe's parts by name."""
 
     name: str = text("run", help="Shown in lists.")
-    algorithm: str = text("grpo", help="What it learns by; docs/algorithms describes each.")
-    algorithm_params: dict[str, Any] = field(default_factory=dict, metadata={"help": "Overrides of the recipe."})
-    hooks: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "Entry per hook H1 to H10; empty: the recipe's."}
+    algorithm: str = text("grpo", help="What it learns by, a recipe or a preset; docs/algorithms describes each.")
+    algorithm_params: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"help": "Knobs of the algorithm by name; the others stay as its recipe has them."},
     )
-    steps: int = bounded(100, low=1, high=10_000_000, help="Training steps.")
-    seed: int = bounded(0, low=0, high=2**63 - 1, help="Same seed, same machine: same rollouts and losses.")
+    hooks: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Parts by hook, H1 to H10, in place of the recipe's."}
+    )
+    steps: int = bounded(
+        100,
+        low=1,
+        high=10_000_000,
+        help="Training steps: each samples a batch of rollouts and updates the policy with it.",
+    )
+    seed: int = bounded(
+        0, low=0, high=2**63 - 1, help="Of tasks and draws. Same seed, same machine: same rollouts and losses."
+    )
     threads: int = bounded(0, low=0, high=1024, help="CPU threads of torch; 0 lets torch choose.")
     processes: int = bounded(
         1, low=1, high=64, help="Processes on the worker's host that share the model and the work, a GPU each."
     )
-    truncated: str = choice("keep", ("keep", "mask", "reward_zero"), help="What a completion cut at the limit counts.")
+    truncated: str = choice(
+        "keep",
+        ("keep", "mask", "reward_zero"),
+        help="A completion cut at max_new_tokens trains as it was judged (keep), is compared but does not train (mask), or "
+        "earns 0.",
+    )
     shuffle_rewards: bool = field(
-        default=False, metadata={"help": "Control run: rewards are shuffled inside each batch."}
+        default=False,
+        metadata={"help": "Control run: rewards are shuffled inside each batch, so that there is nothing to learn."},
     )
     task: TaskConfig = field(default_factory=TaskConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -286,18 +336,18 @@ def _toml(table: dict[str, Any], prefix: str = "") -> str:
             name = f"{prefix}{_toml_key(key)}"
             tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
         else:
-            lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")
+            lines.append(f"{_toml_key(key)} = {toml_value(value)}\n")
     return "".join(lines) + "".join(tables)
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     # ensure_ascii would write surrogate pairs, which TOML has no escape for; DEL must be escaped in TOML and is not in JSON.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml_value(key)
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else toml_value(key)

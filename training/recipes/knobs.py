@@ -16,23 +16,29 @@ GROUP = {
     "eps": EPS,
 }
 PASS_K = Param(2, "Completions of which the best counts.", low=1, high=1024)
-DISCOUNT = Param(1.0, "What a reward is worth one token earlier.", low=0, high=1)
+DISCOUNT = Param(1.0, "What a reward is worth one token earlier; 1: the same.", low=0, high=1)
 MISMATCH_CAP = Param(2.0, "Highest weight for the sampler's mismatch, a ratio.", low=1, high=1e6)
 COVARIANCE_SHARE = Param(2e-4, "Share of the counted tokens that are picked, at least one.", low=0, high=1)
 
 # Every algorithm has these: how tokens become one number, and the KL to the starting model.
 COMMON: dict[str, Param] = {
-    "aggregation": Param("rollout_mean", "How token losses become one number.", options=AGGREGATIONS),
+    "aggregation": Param("rollout_mean", "How token losses become one number (docs/algorithms).", options=AGGREGATIONS),
     "constant_tokens": Param(
         0, "Divisor of token_sum_constant, in tokens; 0 takes sampling.max_new_tokens.", low=0, high=10_000_000
     ),
     "kl_coefficient": Param(0.0, "Weight of the KL to the frozen starting model; 0: none.", low=0, high=100),
-    "kl_estimator": Param("k3", "Estimator of that KL.", options=("k1", "k2", "k3")),
+    "kl_estimator": Param(
+        "k3",
+        "Estimator of that KL, of x = log policy - log reference: k1 is x, k2 half of x squared, k3 exp(-x) - 1 + x.",
+        options=("k1", "k2", "k3"),
+    ),
     "kl_place": Param("loss", "Whether that KL is a part of the loss or of the reward.", options=("loss", "reward")),
     "kl_target": Param(
         0.0, "KL per token, in nats, towards which the weight is adapted; 0: the weight stays.", low=0, high=100
     ),
-    "kl_horizon": Param(10_000, "Rollouts over which an adapted weight follows.", low=1, high=1_000_000_000),
+    "kl_horizon": Param(
+        10_000, "Rollouts over which an adapted weight follows; more: slower.", low=1, high=1_000_000_000
+    ),
 }
 PROFILE = {
     "profile_samples": Param(8, "Completions of the base model per prompt before training.", low=1, high=1024),
@@ -132,8 +138,18 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
         "shortest_cut": Param(1, "Tokens that are always kept.", low=1, high=10_000_000),
     },
     ("H6", "covariance_drop"): {
-        "covariance_low": Param(1.0, "Tokens of a higher covariance may be drawn.", low=-1e6, high=1e6),
-        "covariance_high": Param(5.0, "Tokens of a lower covariance may be drawn.", low=-1e6, high=1e6),
+        "covariance_low": Param(
+            1.0,
+            "Tokens whose covariance of log-probability and advantage is above this may be left out.",
+            low=-1e6,
+            high=1e6,
+        ),
+        "covariance_high": Param(
+            5.0,
+            "Tokens whose covariance of log-probability and advantage is below this may be left out.",
+            low=-1e6,
+            high=1e6,
+        ),
         "covariance_share": COVARIANCE_SHARE,
     },
     ("H6", "covariance_top"): {"covariance_share": COVARIANCE_SHARE},
@@ -199,8 +215,13 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
     },
     ("H7", "trust_region"): {
         "kl_limit": Param(0.01, "Largest mean KL to the old policy that a step may make, in nats.", low=1e-6, high=10),
-        "conjugate_iterations": Param(10, "Iterations of conjugate gradient.", low=1, high=1000),
-        "damping": Param(0.1, "Added to the curvature.", low=0, high=100),
+        "conjugate_iterations": Param(
+            10,
+            "Iterations of conjugate gradient for the direction of the step; more: closer, and slower.",
+            low=1,
+            high=1000,
+        ),
+        "damping": Param(0.1, "Added to the curvature, which keeps the step short where it is flat.", low=0, high=100),
         "backtrack": Param(0.8, "Factor by which a step that fails is shortened.", low=0.01, high=0.99),
     },
     ("H8", "entropy_bonus"): {
@@ -224,8 +245,12 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
         "ratio_high": Param(5.0, "Highest weight of a token, a ratio and not a distance from 1.", low=1, high=1e6),
     },
     ("H7", "soft_gate"): {
-        "tau_positive": Param(1.0, "How fast the gradient fades for A > 0.", low=1e-3, high=1000),
-        "tau_negative": Param(1.05, "How fast the gradient fades for A <= 0.", low=1e-3, high=1000),
+        "tau_positive": Param(
+            1.0, "How fast the gradient fades as the ratio leaves 1, for A > 0.", low=1e-3, high=1000
+        ),
+        "tau_negative": Param(
+            1.05, "How fast the gradient fades as the ratio leaves 1, for A <= 0.", low=1e-3, high=1000
+        ),
     },
     ("H7", "geometric_mean"): {
         "log_clip_low": Param(0.4, "How far the log-ratio may fall for A < 0, in nats.", low=0, high=20),

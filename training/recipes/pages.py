@@ -31,7 +31,7 @@ def table() -> str:
     for name, knobs in PRESETS.items():
         recipe_name = name.split("@")[0]
         presets.append([f"`{name}`", f"[{recipe_name}]({recipe_name}.md)", _knobs(knobs)])
-    return f"{_rows(recipes)}\n### Presets\n\n{_rows(presets)}"
+    return f"{rows(recipes)}\n### Presets\n\n{rows(presets)}"
 
 
 def head(recipe: Recipe) -> str:
@@ -72,21 +72,23 @@ def _knobs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"`{knob}` {value}" for knob, value in values.items())
 
 
-def _rows(lines: list[list[str]]) -> str:
+def rows(lines: list[list[str]]) -> str:
+    """A Markdown table; the first line is its head."""
     head, *body = lines
-    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *body))
+    written = [[cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *body)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in written)
 
 
-def filled(page: str, content: str) -> str:
+def filled(page: str, content: str, *, start: str = START) -> str:
     """`page` with what stands between the markers replaced.
 
     Raises:
         ValueError: the markers are not there, once each.
     """
-    if page.count(START) != 1 or page.count(END) != 1:
-        raise ValueError(f"needs the lines {START.strip()} and {END.strip()} once each, to fill in what is between")
-    before, rest = page.split(START)
-    return f"{before}{START}{content}{END}{rest.split(END)[1]}"
+    if page.count(start) != 1 or page.count(END) != 1:
+        raise ValueError(f"needs the lines {start.strip()} and {END.strip()} once each, to fill in what is between")
+    before, rest = page.split(start)
+    return f"{before}{start}{content}{END}{rest.split(END)[1]}"
 
 
 def headings(recipe: Recipe) -> list[str]:
