@@ -81,6 +81,7 @@ TABLE: dict[str, Row] = {
     "rollout-compare": read("stranger"),
     "rollout-columns": write("stranger"),
     "rollout-detail": read("viewer", "rollout"),
+    "rollout-part": read("viewer", "rollout", "part"),
     "rollout-raw": read("viewer", "rollout", "what"),
     # A fixed document, the same for every method.
     "api:openapi-json": Row(dict.fromkeys(METHODS, "anonymous"), is_api=True),
@@ -138,6 +139,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "split": "train",
         "index": 0,
         "what": "text",
+        "part": "turns",
     }
     return World(people, args)
 

@@ -9,6 +9,9 @@ urlpatterns = [
     path("runs/<int:run_id>/steps/<str:split>/<int:index>/", views.step_detail, name="step-detail"),
     path("rollouts/<int:rollout_id>/", views.rollout_detail, name="rollout-detail"),
     re_path(
-        r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<what>text|prompt|ids|json)/$", views.rollout_raw, name="rollout-raw"
+        r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<what>text|prompt|ids|json|csv)/$",
+        views.rollout_raw,
+        name="rollout-raw",
     ),
+    re_path(r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<part>turns|group)/$", views.rollout_part, name="rollout-part"),
 ]

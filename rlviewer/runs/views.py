@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
@@ -20,7 +20,8 @@ from rlviewer.runs.models import Run
 from rlviewer.runs.queries import run as run_queries
 from rlviewer.runs.queries.evaluation import evaluation_page
 from rlviewer.runs.queries.ledger import run_ledger
-from rlviewer.runs.queries.rollout import ids_text, packed_rollout, rollout_view, stored_json, visible_rollout
+from rlviewer.runs.queries.rollout import packed_rollout, rollout_view, visible_rollout
+from rlviewer.runs.queries.rollout_parts import conversation_of, group_columns, ids_text, stored_json, tokens_csv
 from rlviewer.runs.queries.step import StepFilters, number_from, step_page
 from training.hooks import HOOKS
 
@@ -28,7 +29,7 @@ TABS = {"overview": "Overview", "steps": "Steps", "evaluation": "Evaluation", "c
 # Fragments of the run page that refresh themselves.
 PARTS = {"live": "runs/_live.html", "newest": "runs/_newest.html", "log": "runs/_log.html"}
 
-ROLLOUT_VIEWS = (("tokens", "Tokens"), ("text", "Text"), ("ids", "Ids"), ("json", "JSON"))
+ROLLOUT_VIEWS = (("tokens", "Tokens"), ("read", "Read"), ("text", "Text"), ("ids", "Ids"), ("json", "JSON"))
 
 
 def person(request: HttpRequest) -> User:
@@ -169,10 +170,12 @@ def nothing_text(length: int) -> str:
 @require_GET
 @login_required
 def rollout_raw(request: HttpRequest, rollout_id: int, what: str) -> HttpResponse:
-    """What is stored, byte for byte: the completion, the prompt, the token ids, or everything as JSON."""
+    """What is stored, byte for byte: the completion, the prompt, the token ids, every token as CSV, or everything as JSON."""
     rollout = visible_rollout(person(request), rollout_id)
     if what == "prompt":
         data = bytes(rollout.group.prompt.text)
+    elif what == "csv":
+        data = tokens_csv(rollout)
     elif what == "json":
         # A key a line: readable, and a browser's parser, which rounds large numbers, need not lay it out.
         lines = (f"{dumps(key)}: {dumps(value)}" for key, value in stored_json(rollout).items())
@@ -180,12 +183,20 @@ def rollout_raw(request: HttpRequest, rollout_id: int, what: str) -> HttpRespons
     else:
         packed, _ = packed_rollout(rollout)
         data = packed.completion if what == "text" else ids_text(packed)
-    is_json = what in {"ids", "json"}
-    response = HttpResponse(data, content_type="application/json" if is_json else "text/plain; charset=utf-8")
-    ending = "json" if is_json else "txt"
+    ending = {"ids": "json", "json": "json", "csv": "csv"}.get(what, "txt")
+    kind = {"json": "application/json", "csv": "text/csv; charset=utf-8", "txt": "text/plain; charset=utf-8"}[ending]
+    response = HttpResponse(data, content_type=kind)
     disposition = "attachment" if "download" in request.GET else "inline"
     response.headers["Content-Disposition"] = f'{disposition}; filename="rollout-{rollout.pk}-{what}.{ending}"'
     return response
+
+
+@require_GET
+@login_required
+def rollout_part(request: HttpRequest, rollout_id: int, part: str) -> JsonResponse:
+    """What the rollout's page asks for when it is wanted: its turns, or its group's columns for the what-if."""
+    rollout = visible_rollout(person(request), rollout_id)
+    return JsonResponse(conversation_of(rollout) if part == "turns" else group_columns(rollout))
 
 
 @require_POST

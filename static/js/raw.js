@@ -129,5 +129,5 @@
     box.replaceChildren(bar, pre);
     box.removeAttribute("aria-busy");
   }
-  rlviewer.raw = { show, hide: () => { box.hidden = true; box.replaceChildren() }, nodes, ESCAPE };
+  rlviewer.raw = { show, hide: () => { box.hidden = true; box.replaceChildren() }, nodes, blocks, ESCAPE };
 })();

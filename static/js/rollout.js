@@ -8,94 +8,11 @@
   const inspector = $("#inspector");
   const count = data.count;
 
-  // ---- numbers, as stored
-  const TYPES = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
-  function numbers(type, text) {
-    const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-    return new TYPES[type](bytes.buffer);
-  }
+  const { numbers, prepared, measured, significant, exact, shown, colourClass, underlineClass } = rlviewer.tokens;
   const ids = data.ids === null ? null : numbers("i4", data.ids);
   const fields = new Map(data.fields.map((field) => [field.name, prepared(field)]));
-
-  function prepared(field) {
-    const values = numbers(field.type, field.data);
-    // What decides the colour: surprise for log-probabilities, the logarithm for ratios, the value itself else.
-    const isLogprob = field.name.endsWith("_logprobs");
-    const strength = field.scale === "ratio" ? (v) => Math.log(v) : isLogprob ? (v) => -v : (v) => v;
-    let low = Infinity, high = -Infinity, largest = 0, top = -Infinity, bottom = Infinity, nan = 0, infinite = 0, broken = -1;
-    const counts = field.names.map(() => 0);
-    for (let i = 0; i < values.length; i += 1) {
-      const value = values[i];
-      if (field.scale === "named") { counts[value] = (counts[value] ?? 0) + 1; continue }
-      if (!Number.isFinite(value)) {
-        if (Number.isNaN(value)) nan += 1; else infinite += 1;
-        if (broken < 0) broken = i;
-        continue;
-      }
-      const s = strength(value);
-      if (value < low) low = value;
-      if (value > high) high = value;
-      if (!Number.isFinite(s)) continue;
-      if (Math.abs(s) > largest) largest = Math.abs(s);
-      if (s > top) top = s;
-      if (s < bottom) bottom = s;
-    }
-    const floor = field.name === "token_policy_version" ? bottom : Math.min(0, bottom);
-    return { ...field, values, strength, isLogprob, low, high, largest, top, floor, nan, infinite, broken, counts };
-  }
-
-  // ---- words for numbers
-  function significant(value) {
-    if (value === undefined || value === null) return "—";
-    if (Number.isNaN(value)) return "NaN";
-    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-    if (value === 0) return "0";
-    const size = Math.abs(value);
-    const text = Number.isInteger(value) && size < 1e6 ? String(value) : size < 1e-4 || size >= 1e6 ? value.toExponential(2) : value.toPrecision(size >= 1000 ? 4 : 3);
-    return text.replace("-", "−");
-  }
-  /** The shortest decimal that is this float32 and no other. */
-  function exact(value) {
-    if (!Number.isFinite(value)) return String(value);
-    for (let digits = 1; digits <= 9; digits += 1) {
-      const text = Number(value.toPrecision(digits));
-      if (Math.fround(text) === value) return String(text);
-    }
-    return String(value);
-  }
-  const shown = (field, i) => {
-    const value = field.values[i];
-    if (field.scale === "named") return field.names[value] ?? `unknown (${value})`;
-    const sign = field.scale === "signed" && value > 0 ? "+" : "";
-    return `${sign}${significant(value)}${field.unit ? ` ${field.unit}` : ""}`;
-  };
-
-  // ---- colours: the same 64 buckets as rlviewer/lib/colour.py
-  function colourClass(field, i) {
-    const value = field.values[i];
-    if (field.scale === "named") return `nm${field.name === "loss_mask" ? (value ? 1 : 0) : value}`;
-    const s = field.strength(value);
-    if (Number.isNaN(s)) return "scale-none broken-value";
-    const mark = Number.isFinite(value) ? "" : " broken-value";
-    if (field.scale === "sequential") {
-      const span = field.top - field.floor;
-      const share = span > 0 ? Math.max(0, Math.min(1, (s - field.floor) / span)) : 0;
-      return `sq${Math.round(share * 63)}${mark}`;
-    }
-    const share = field.largest > 0 ? Math.max(-1, Math.min(1, s / field.largest)) : Math.sign(s);
-    const step = Math.ceil(Math.abs(share) * 31);
-    return `sg${32 + (share > 0 ? step : -step)}${mark}`;
-  }
-  function underlineClass(field, i) {
-    if (!field) return "";
-    const value = field.values[i];
-    if (field.scale === "named") return value ? ` u${Math.min(8, 2 * value)}` : "";
-    const s = field.strength(value);
-    if (Number.isNaN(s)) return " u8 ubad";
-    const share = field.scale === "sequential" ? (field.top > field.floor ? (s - field.floor) / (field.top - field.floor) : 0) : field.largest ? Math.abs(s) / field.largest : 0;
-    const level = Math.ceil(Math.min(1, share) * 8);
-    return level ? ` u${level}${field.scale === "sequential" ? "" : s < 0 ? " uneg" : " upos"}` : "";
-  }
+  const stored = Object.fromEntries([...fields].map(([name, field]) => [name, field.values]));
+  const firstField = fields.values().next().value ?? null;
 
   // ---- text of a token
   const source = data.pieces?.source ?? "none";
@@ -119,72 +36,84 @@
   }
 
   // ---- drawing, in blocks the browser may leave out while they are off the screen
-  const spans = [];
-  const kinds = [];
-  const AT_ONCE = 4000;
-  let colour = null, under = null;
-  const classes = (i) => `tk ${colour ? colourClass(colour, i) : ""}${underlineClass(under, i)} ${kinds[i]}${i === chosen ? " is-chosen" : ""}${i === pointed ? " is-pointed" : ""}${inRange(i) ? " is-ranged" : ""}`;
-  let block = null, inBlock = 0;
+  const AT_ONCE = 1500, LATER = 3000;
+  const spans = [], kinds = [], painted = [], blocks = [];
+  const starts = new Set(data.boundaries);
+  const origins = fields.get("origin");
+  const isMixed = origins !== undefined && origins.counts.filter(Boolean).length > 1;
+  let colour = null, under = null, marks = null;
+  let chosen = null, pointed = null, range = null;
+  const inRange = (i) => range !== null && i >= range[0] && i <= range[1];
+  const classes = (i) => `tk ${colour ? colourClass(colour, i) : ""}${under ? underlineClass(under, i) : ""}${kinds[i]}${i === chosen ? " is-chosen" : ""}${i === pointed ? " is-pointed" : ""}${inRange(i) ? " is-ranged" : ""}${marks?.[i] ? " is-marked" : ""}`;
+  function paint(i) {
+    const now = classes(i);
+    if (painted[i] !== now) painted[i] = spans[i].className = now;
+  }
+  // Only what is near the screen takes on new colours at once; the rest does when it comes near.
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const part = blocks[target.dataset.block];
+      if (part?.element !== target) continue;
+      part.isFar = !isIntersecting;
+      if (!part.isFar && part.isStale) paintBlock(part);
+    }
+  }, { rootMargin: "600px 0px" });
+  function paintBlock(part) {
+    part.isStale = false;
+    for (let i = part.from; i < part.to; i += 1) paint(i);
+  }
+  function recolour(all = false) {
+    for (const part of blocks) if (part.isFar && !all) part.isStale = true; else paintBlock(part);
+  }
+  addEventListener("beforeprint", () => recolour(true));
+
+  let block = null;
+  function startBlock(i) {
+    const element = document.createElement("div");
+    element.className = "block";
+    element.dataset.block = blocks.length;
+    block = { element, from: i, to: i, isFar: false, isStale: false };
+    blocks.push(block);
+    place.append(element);
+    watcher.observe(element);
+  }
   function drawUpTo(end) {
     const stop = Math.min(count, end);
     for (let i = spans.length; i < stop; i += 1) {
-      if (!block) { block = document.createElement("div"); block.className = "block"; inBlock = 0; place.append(block) }
+      if (!block) startBlock(i);
+      if (isMixed && (i === 0 || origins.values[i] !== origins.values[i - 1])) {
+        const said = document.createElement("span");
+        said.className = "said-by";
+        said.dataset.by = shown(origins, i);
+        block.element.append(said);
+      }
       const span = document.createElement("span");
       span.dataset.i = i;
-      kinds[i] = fill(span, i);
+      const kind = fill(span, i);
+      kinds[i] = `${kind ? ` ${kind}` : ""}${stored.loss_mask?.[i] === 0 ? " is-out" : ""}${i > 0 && starts.has(i) ? " starts-step" : ""}`;
       spans[i] = span;
-      span.className = classes(i);
-      block.append(span);
-      inBlock += 1;
-      const endsLine = piece(i)?.endsWith("\n");
-      if ((endsLine && inBlock >= 400) || inBlock >= 4000) block = null;
+      paint(i);
+      block.element.append(span);
+      block.to = i + 1;
+      const size = block.to - block.from;
+      if ((piece(i)?.endsWith("\n") && size >= 300) || size >= 4000) block = null;
     }
-    if (stop < count) setTimeout(() => { if (spans.length === stop) drawUpTo(stop + AT_ONCE) });
+    if (stop < count) setTimeout(() => { if (spans.length === stop) drawUpTo(stop + LATER) });
   }
   function redraw() {
+    watcher.disconnect();
     place.replaceChildren();
-    spans.length = 0;
+    spans.length = painted.length = blocks.length = 0;
     block = null;
     drawUpTo(AT_ONCE);
   }
-  const recolour = () => spans.forEach((span, i) => { span.className = classes(i) });
 
   // ---- legend
   function legend() {
     const box = $("#legend");
     box.replaceChildren();
     if (!colour) return;
-    const bar = (name, buckets) => {
-      const strip = document.createElement("span");
-      strip.className = "bar";
-      strip.setAttribute("aria-hidden", "true");
-      buckets.forEach((bucket) => { const part = document.createElement("i"); part.className = `${name}${bucket}`; strip.append(part) });
-      return strip;
-    };
-    const words = (text, css = "tnum") => { const span = document.createElement("span"); span.className = css; span.textContent = text; return span };
-    const scale = document.createElement("span");
-    scale.className = "scale";
-    if (colour.scale === "named") {
-      colour.names.forEach((name, value) => {
-        if (!colour.counts[value]) return;
-        const chip = words(`${name} ${colour.counts[value].toLocaleString("en")}`, `tk nm${value} legend-chip`);
-        scale.append(chip);
-      });
-    } else if (colour.low > colour.high) scale.append(words("no finite value"));
-    else if (colour.low === 0 && colour.high === 0) scale.append(words(`0${colour.unit ? ` ${colour.unit}` : ""} at every token`));
-    else {
-      const steps = [...Array(16).keys()].map((n) => Math.round(n * 63 / 15));
-      const unit = colour.unit ? ` ${colour.unit}` : "";
-      if (colour.scale === "sequential") {
-        const ends = colour.isLogprob ? [-colour.floor, -colour.top] : [colour.floor, colour.top];
-        scale.append(words(`${significant(ends[0] + 0)}${unit}`), bar("sq", steps), words(`${significant(ends[1])}${unit}`));
-      } else {
-        const signedSteps = steps.map((n) => Math.max(1, n));
-        const ends = colour.scale === "ratio" ? [Math.exp(-colour.largest), 1, Math.exp(colour.largest)] : [-colour.largest, 0, colour.largest];
-        scale.append(words(significant(ends[0])), bar("sg", signedSteps), words(`${colour.scale === "ratio" ? "" : "+"}${significant(ends[2])}${unit}`), words(`uncoloured at ${ends[1]}`, "muted"));
-      }
-    }
-    box.append(scale, words(colour.meaning, "muted small"));
+    box.append(...rlviewer.tokens.legend(colour, false));
     if (colour.nan || colour.infinite) {
       const jump = document.createElement("button");
       jump.type = "button";
@@ -194,11 +123,16 @@
       jump.addEventListener("click", () => choose(colour.broken, true));
       box.append(jump);
     }
+    if (under) box.append(...rlviewer.tokens.legend(under, true));
+    if (fields.get("loss_mask")?.counts[0]) {
+      const out = document.createElement("span");
+      out.className = "is-out small";
+      out.textContent = "left out of the loss";
+      box.append(out);
+    }
   }
 
   // ---- inspector
-  let chosen = null, pointed = null, range = null;
-  const inRange = (i) => range !== null && i >= range[0] && i <= range[1];
   function row(list, name, value, title) {
     const term = document.createElement("dt");
     const words = document.createElement("dd");
@@ -266,7 +200,7 @@
   }
 
   // ---- pointing and choosing
-  const refreshSpan = (i) => { if (i !== null && spans[i]) spans[i].className = classes(i) };
+  const refreshSpan = (i) => { if (i !== null && spans[i]) paint(i) };
   function point(i) {
     if (i === pointed) return;
     const before = pointed;
@@ -274,6 +208,7 @@
     refreshSpan(before);
     refreshSpan(i);
     chart?.move(i ?? chosen);
+    picture?.move(i ?? chosen);
     inspect();
   }
   function choose(i, scroll) {
@@ -291,6 +226,7 @@
       if (at.top < 120 || at.bottom > innerHeight * (innerWidth <= 640 ? 0.6 : 0.8)) spans[chosen].scrollIntoView({ block: "center" });
     }
     chart?.move(chosen);
+    picture?.move(chosen);
     inspect();
     remember();
   }
@@ -318,7 +254,14 @@
     return best;
   }
 
-  place.addEventListener("mouseover", (event) => { const span = event.target.closest("[data-i]"); if (span) point(Number(span.dataset.i)) });
+  // A text that moves under a resting mouse is not pointed at.
+  let mouse = "";
+  place.addEventListener("mouseover", (event) => {
+    const span = event.target.closest("[data-i]"), now = `${event.clientX},${event.clientY}`;
+    if (span && now !== mouse) point(Number(span.dataset.i));
+    mouse = now;
+  });
+  document.addEventListener("mousemove", (event) => { mouse = `${event.clientX},${event.clientY}` }, { passive: true });
   place.addEventListener("mouseleave", () => point(null));
   place.addEventListener("click", (event) => {
     const span = event.target.closest("[data-i]");
@@ -332,7 +275,7 @@
       ArrowRight: () => choose(chosen === null ? 0 : chosen + 1, true),
       ArrowLeft: () => choose(chosen === null ? count - 1 : chosen - 1, true),
       ...(here && { ArrowDown: () => choose(lineAbove(1), true), ArrowUp: () => choose(lineAbove(-1), true), Home: () => choose(0, true), End: () => choose(count - 1, true) }),
-      ...((chosen !== null || range) && { Escape: () => choose(null) }),
+      ...((chosen !== null || range || marks) && { Escape: () => { if (chosen === null && !range) mark(null); else choose(null) } }),
     };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -349,31 +292,67 @@
     event.stopPropagation();
   });
 
-  // ---- state in the address, carried along to the siblings
-  let view = "tokens";
-  let timer = 0;
-  function remember() {
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      const address = new URL(location.href);
-      const set = (name, value) => value === null || value === "" ? address.searchParams.delete(name) : address.searchParams.set(name, value);
-      set("token", chosen);
-      set("color", colour && colour !== firstField ? colour.name : null);
-      set("under", under?.name ?? null);
-      set("view", view === "tokens" ? null : view);
-      history.replaceState(history.state, "", address);
-    }, 150);
-    for (const link of $$("a[data-carry]")) {
-      const address = new URL(link.href);
-      for (const [name, value] of [["color", colour !== firstField && colour?.name], ["under", under?.name], ["view", view !== "tokens" && view]]) {
-        if (value) address.searchParams.set(name, value); else address.searchParams.delete(name);
-      }
-      link.href = address;
+  // ---- tokens marked by a count: a quadrant, or what a rule would cut
+  function markTest(name) {
+    if (name in (picture?.names ?? {})) return picture.holds(name);
+    if (whatIf && isTrying && /^cut-(positive|negative)$/.test(name)) return whatIf.isCut(name.slice(4));
+    return null;
+  }
+  const markWords = (name) => picture?.names[name] ?? `cut, advantage ${name === "cut-positive" ? "> 0" : "< 0"}`;
+  let markName = null;
+  function mark(name) {
+    const test = name === null ? null : markTest(name);
+    markName = test ? name : null;
+    marks = test ? Uint8Array.from({ length: count }, (_, i) => test(i) ? 1 : 0) : null;
+    const total = marks?.reduce((a, b) => a + b, 0) ?? 0;
+    $("#marks").hidden = !marks;
+    if (marks) $("[data-marks-words]").textContent = `${total.toLocaleString("en")} token${total === 1 ? "" : "s"} marked: ${markWords(name)}`;
+    recolour();
+    remember();
+  }
+  function nextMark(direction) {
+    for (let step = 1; step <= count; step += 1) {
+      const i = (((chosen ?? (direction > 0 ? -1 : count)) + direction * step) % count + count) % count;
+      if (marks[i]) return choose(i, true);
     }
   }
 
-  // ---- controls
-  const firstField = fields.values().next().value ?? null;
+  // ---- state: in the address, carried along to the siblings; the fields also stay with the person
+  const KEPT = `rlviewer-tokens-${place.dataset.person}`;
+  const asked = new URLSearchParams(location.search);
+  let kept = {};
+  try { kept = JSON.parse(localStorage.getItem(KEPT)) ?? {} } catch { /* private window */ }
+  // An address that names a field is what somebody meant; only a bare one takes what the person last used.
+  const isBare = !asked.has("color") && !asked.has("under");
+  let isTold = !isBare || Object.keys(kept).length > 0;
+  let view = "tokens", before = "tokens", timer = 0, isTrying = false;
+  function state() {
+    const tried = isTrying && whatIf ? whatIf.state() : {};
+    return {
+      color: isTold ? colour?.name : null, under: under?.name, view: view === "tokens" ? null : view, quad: picture?.state(), mark: markName,
+      rule: null, ...Object.fromEntries((whatIf?.knobs ?? []).map((knob) => [knob, null])), ...tried,
+    };
+  }
+  function write(address, values) {
+    for (const [name, value] of Object.entries(values)) if (value === null || value === undefined || value === "") address.searchParams.delete(name); else address.searchParams.set(name, value);
+    return address;
+  }
+  function remember() {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const now = state();
+      history.replaceState(history.state, "", write(new URL(location.href), { token: chosen, ...now }));
+      for (const link of $$("a[data-carry]")) link.href = write(new URL(link.href), now);
+    }, 150);
+  }
+  function keep() {
+    isTold = true;
+    const own = colour?.name === "what_if" ? kept.color : colour?.name;
+    kept = { color: own, under: under?.name, spaces: allSpaces || undefined };
+    try { localStorage.setItem(KEPT, JSON.stringify(kept)) } catch { /* private window */ }
+  }
+
+  // ---- chart
   let chart = null;
   function drawChart() {
     if (!chart || !colour) return;
@@ -382,52 +361,131 @@
       : { title: field.title + (field.unit ? `, ${field.unit}` : ""), low: Math.min(field.low, field.scale === "signed" ? 0 : field.low), high: Math.max(field.high, field.scale === "signed" ? 0 : field.high), values: (i) => field.values[i], label: significant });
     chart.show(series.filter((one) => one.low <= one.high));
   }
-  function colourBy(name) {
-    colour = fields.get(name) ?? firstField;
-    if ($("#colour")) $("#colour").value = colour?.name ?? "";
+  /** The chart shows which stretch of the tokens is on the screen. */
+  function showWindow() {
+    const top = 48, bottom = innerHeight;
+    let from = null, to = null;
+    for (const part of blocks) {
+      if (part.isFar) continue;
+      const box = part.element.getBoundingClientRect();
+      if (box.bottom <= top || box.top >= bottom || !box.height) continue;
+      const at = (y) => part.from + Math.round((part.to - part.from) * Math.max(0, Math.min(1, (y - box.top) / box.height)));
+      from ??= at(top);
+      to = at(bottom);
+    }
+    chart?.window(from === null || to - from >= count ? null : [from, Math.min(count - 1, to)]);
+  }
+  let isAsked = false;
+  addEventListener("scroll", () => {
+    if (isAsked || !chart) return;
+    isAsked = true;
+    requestAnimationFrame(() => { isAsked = false; showWindow() });
+  }, { passive: true });
+
+  // ---- controls
+  function setFields(colourName, underName) {
+    colour = fields.get(colourName) ?? firstField;
+    under = fields.get(underName) ?? null;
+    if ($("#colour")) { $("#colour").value = colour?.name ?? ""; $("#underline").value = under?.name ?? "" }
+  }
+  function show() {
     recolour();
     legend();
     drawChart();
     inspect();
     remember();
   }
-  function underlineBy(name) {
-    under = fields.get(name) ?? null;
-    if ($("#underline")) $("#underline").value = under?.name ?? "";
-    recolour();
-    drawChart();
-    remember();
-  }
+  function colourBy(name) { setFields(name, under?.name); keep(); show() }
+  function underlineBy(name) { setFields(colour?.name, name); keep(); show() }
+  const VIEWS = ["tokens", "read", "text", "ids", "json"];
   function look(name) {
-    view = ["tokens", "text", "ids", "json"].includes(name) ? name : "tokens";
+    const next = VIEWS.includes(name) ? name : "tokens";
+    if (next !== view) before = view;
+    view = next;
     $$("[data-view]").forEach((button) => button.setAttribute("aria-pressed", button.dataset.view === view));
     $$(".token-only").forEach((element) => element.classList.toggle("is-away", view !== "tokens"));
-    if (view === "tokens") rlviewer.raw.hide(); else rlviewer.raw.show(view);
+    // The conversation has the prompt as its first turn.
+    $(".prompt-fold").classList.toggle("is-away", view === "read");
+    if (view === "read") rlviewer.conversation.show(); else rlviewer.conversation.hide();
+    if (view === "tokens" || view === "read") rlviewer.raw.hide(); else rlviewer.raw.show(view);
     remember();
   }
   document.addEventListener("click", (event) => {
     const at = (selector) => event.target.closest(selector);
     if (at("[data-view]")) look(at("[data-view]").dataset.view);
-    else if (at("[data-next-view]")) {
-      const all = $$("[data-view]").map((button) => button.dataset.view);
-      look(all[(all.indexOf(view) + 1) % all.length]);
-    } else if (at("#next-field")) {
+    else if (at("[data-next-view]")) look(VIEWS[(VIEWS.indexOf(view) + 1) % VIEWS.length]);
+    else if (at("[data-raw-view]")) look(view === "text" ? before : "text");
+    else if (at("#next-field")) {
       const all = [...fields.keys()];
       colourBy(all[(all.indexOf(colour.name) + 1) % all.length]);
     } else if (at("#spaces")) {
-      allSpaces = !allSpaces;
-      $("#spaces").setAttribute("aria-pressed", allSpaces);
+      showSpaces(!allSpaces);
+      keep();
       redraw();
-    } else if (at("[data-range]")) {
+    } else if (at("#try")) tryRule(!isTrying);
+    else if (at("[data-mark-step]")) nextMark(Number(at("[data-mark-step]").dataset.markStep));
+    else if (at("[data-mark-none]")) mark(null);
+    else if (at("[data-range]")) {
       const [from, to] = at("[data-range]").dataset.range.split(":").map(Number);
       if (count) { look("tokens"); chooseRange(Math.max(0, Math.min(count - 1, from)), Math.max(0, Math.min(count - 1, to > from ? to - 1 : to))) }
     }
   });
   $("#colour")?.addEventListener("change", (event) => colourBy(event.target.value));
   $("#underline")?.addEventListener("change", (event) => underlineBy(event.target.value));
+  function showSpaces(on) {
+    allSpaces = on;
+    $("#spaces")?.setAttribute("aria-pressed", on);
+  }
+
+  // ---- the what-if is one more field, worked out here
+  const CUT_NAMES = ["kept", "cut, ratio high", "cut, ratio low", "not counted"];
+  const whatIf = count && $("#what-if") ? rlviewer.whatIfPanel($("#what-if"), $("#what-if-notes"), {
+    columns: stored, told: data.rule, advantage: data.advantage, stored: stored.clip_flag, number: data.number, address: $("#raw").dataset.address, onMark: mark,
+    onFlags(flags) {
+      fields.set("what_if", measured({ name: "what_if", title: "what-if", unit: "", scale: "named", names: CUT_NAMES, meaning: "What the rule below would do to each token.", values: flags }));
+      if (colour?.name === "what_if") colour = fields.get("what_if");
+      if (under?.name === "what_if") under = fields.get("what_if");
+      if (!isTrying) return;
+      if (markName?.startsWith("cut-")) mark(markName);
+      show();
+    },
+  }) : null;
+  if ($("#try")) $("#try").hidden = !whatIf;
+  let colourBefore = null;
+  function tryRule(on, rule, values) {
+    if (!whatIf) return;
+    isTrying = on;
+    $("#what-if").hidden = $("#what-if-notes").hidden = !on;
+    $("#try").setAttribute("aria-expanded", on);
+    for (const select of [$("#colour"), $("#underline")]) {
+      select.querySelector("[value=what_if]")?.remove();
+      if (on) select.append(new Option("what-if", "what_if"));
+    }
+    if (on) {
+      whatIf.open(rule, values);
+      colourBefore = colour?.name;
+      setFields(rule ? colour?.name : "what_if", under?.name);
+    } else {
+      fields.delete("what_if");
+      if (markName?.startsWith("cut-")) mark(null);
+      setFields(colour?.name === "what_if" ? colourBefore : colour?.name, under?.name);
+    }
+    isTold = true;
+    show();
+  }
+
+  // ---- quadrants, where entropy and a divergence were recorded
+  const divergences = [...fields.values()].filter((field) => /^x_.*(divergence|kl)/i.test(field.name)).concat(fields.get("probability_change") ?? []);
+  const given = rlviewer.whatIf.inputs(stored, data.advantage);
+  const box = $("#quadrants");
+  const picture = box && fields.has("entropy") && divergences.length ? rlviewer.quadrants(box, {
+    entropy: fields.get("entropy"), divergences, onHover: point, onPick: (i) => choose(i, true), onMark: mark, onChange: () => { if (markName in picture.names) mark(markName); remember() },
+    counts: (i) => stored.loss_mask?.[i] !== 0,
+    push: given && ((i) => stored.clip_flag?.[i] === 1 || stored.clip_flag?.[i] === 2 ? 0 : Math.abs(given.advantages[i]) * Math.exp(Math.max(-20, Math.min(20, given.logRatio[i]))) || 0),
+  }) : null;
+  if (box) box.hidden = !picture;
 
   // ---- first drawing
-  const asked = new URLSearchParams(location.search);
   const note = $("#token-note");
   const NOTES = {
     characters: "This run recorded no vocabulary. There are as many characters as tokens, so each token is shown as one character: a guess.",
@@ -437,16 +495,25 @@
   const words = !count ? "" : source !== "vocabulary" ? NOTES[source] : data.pieces.joins ? "" : NOTES.unjoined;
   note.textContent = words;
   note.hidden = !words;
+  place.hidden = !count;
+  const wanted = isBare ? kept : { color: asked.get("color"), under: asked.get("under") };
+  if (kept.spaces) showSpaces(true);
+  setFields(wanted.color, wanted.under);
+  drawUpTo(AT_ONCE);
+  legend();
   if (count && fields.size) {
     $("#token-chart").hidden = false;
-    chart = rlviewer.tokenChart($("#token-chart"), { count, onHover: point, onPick: (i) => choose(i, true), onBrush: chooseRange });
+    chart = rlviewer.tokenChart($("#token-chart"), { count, onHover: point, onPick: (i) => choose(i, true), onBrush: chooseRange, table: `${$("#raw").dataset.address}csv/?download` });
+    drawChart();
+    showWindow();
   }
-  place.hidden = !count;
-  colour = fields.get(asked.get("color")) ?? firstField;
-  under = fields.get(asked.get("under")) ?? null;
-  drawUpTo(AT_ONCE);
-  colourBy(colour?.name);
-  underlineBy(under?.name);
+  if (asked.has("rule")) {
+    const values = Object.fromEntries((whatIf?.knobs ?? []).filter((knob) => Number(asked.get(knob)) >= 0 && asked.get(knob)).map((knob) => [knob, Number(asked.get(knob))]));
+    tryRule(true, asked.get("rule"), values);
+    if (asked.get("color") === "what_if") setFields("what_if", under?.name), show();
+  }
+  if (asked.has("quad") && picture) picture.open(asked.get("quad"));
+  if (asked.has("mark")) mark(asked.get("mark"));
   const token = asked.get("token");
   if (token !== null && /^\d+$/.test(token)) choose(Number(token), true);
   look(asked.get("view") ?? (count ? "tokens" : "text"));

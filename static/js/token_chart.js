@@ -12,8 +12,8 @@
     return made;
   }
 
-  /** Draws into `figure`; tells `onHover(i | null)`, `onPick(i)` and `onBrush(from, to)`. */
-  function tokenChart(figure, { count, onHover, onPick, onBrush }) {
+  /** Draws into `figure`; tells `onHover(i | null)`, `onPick(i)` and `onBrush(from, to)`; `table` is where its numbers are. */
+  function tokenChart(figure, { count, onHover, onPick, onBrush, table }) {
     let width = 0;
     let svg = null;
     let cursor = null;
@@ -21,6 +21,8 @@
     let shown = [];
     let at = null;
     let range = null;
+    let screen = null;
+    let screenBand = null;
 
     const across = () => Math.max(1, width - INSET.left - INSET.right);
     const x = (i) => INSET.left + (count > 1 ? (i / (count - 1)) * across() : across() / 2);
@@ -84,7 +86,8 @@
       [...shown].reverse().forEach((series, place) => svg.append(line(series, shown.length - 1 - place)));
       band = element("rect", { class: "band", y: INSET.top, height: bottom - INSET.top, x: 0, width: 0 });
       cursor = element("line", { class: "cursor", y1: INSET.top, y2: bottom, x1: -9, x2: -9 });
-      svg.append(band, cursor);
+      screenBand = element("rect", { class: "screen", y: bottom + 1, height: 4, x: 0, width: 0 });
+      svg.append(band, cursor, screenBand);
       const caption = document.createElement("figcaption");
       caption.className = "small muted";
       shown.forEach((series, place) => {
@@ -93,10 +96,15 @@
         name.textContent = series.title;
         caption.append(name, " ");
       });
-      caption.append("against position; drag to select tokens");
+      const link = document.createElement("a");
+      link.href = table;
+      link.className = "push";
+      link.textContent = "Table (CSV)";
+      caption.append("against position; drag to select tokens", link);
       figure.replaceChildren(caption, svg);
       move(at);
       brush(range);
+      onScreen(screen);
       listen();
     }
 
@@ -127,14 +135,22 @@
       cursor?.setAttribute("x1", place);
       cursor?.setAttribute("x2", place);
     }
+    function stretch(rect, ends) {
+      rect?.setAttribute("x", ends ? x(ends[0]) : 0);
+      rect?.setAttribute("width", ends ? Math.max(1, x(ends[1]) - x(ends[0])) : 0);
+    }
     function brush(chosen) {
       range = chosen;
-      band?.setAttribute("x", chosen ? x(chosen[0]) : 0);
-      band?.setAttribute("width", chosen ? Math.max(1, x(chosen[1]) - x(chosen[0])) : 0);
+      stretch(band, range);
+    }
+    /** Which tokens are on the screen; null: all. */
+    function onScreen(ends) {
+      screen = ends;
+      stretch(screenBand, screen);
     }
 
     new ResizeObserver(() => { if (figure.clientWidth !== width) draw() }).observe(figure);
-    return { show: (series) => { shown = series; draw() }, move, brush };
+    return { show: (series) => { shown = series; draw() }, move, brush, window: onScreen };
   }
   rlviewer.tokenChart = tokenChart;
 })();

@@ -1,4 +1,5 @@
 import base64
+import csv
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ from rlviewer.accounts.models import Project, User
 from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Rollout, Run, Vocabulary
 from rlviewer.runs.queries import rollout as queries
+from rlviewer.runs.queries import rollout_parts
 from tests.factories import make_batch, make_run
 from training import vocabulary
 from training.records import TOKEN_COLUMNS
@@ -187,3 +189,56 @@ def test_a_hostile_prompt_is_text_and_cut_when_long(client: Client, run: Run, mo
     page = client.get(reverse("rollout-detail", args=[rollout.pk])).content.decode()
     assert "&lt;script&gt;⟨00⟩⟨FF⟩yyyy" in page and "…</pre>" in page and "y" * 31 not in page
     assert client.get(reverse("rollout-raw", args=[rollout.pk, "prompt"])).content == bytes(prompt.text)
+
+
+def test_every_token_is_a_row_of_the_csv(client: Client, run: Run) -> None:
+    give_vocabulary(run, [b"a\n", b"\xff"])
+    columns = only_tokens(2, completion=[b"a\n\xff"], sampler_logprobs=[[-0.5, NAN]], policy_logprobs=[[-0.5, -1.0]])
+    (rollout,) = stored(run, **columns)
+    answer = client.get(reverse("rollout-raw", args=[rollout.pk, "csv"]))
+    head, *rows = csv.reader(answer.content.decode().splitlines())
+    assert head[:5] == ["position", "token_id", "text", "sampler_logprobs", "policy_logprobs"]
+    assert [row[:5] for row in rows] == [["0", "0", "a⏎", "-0.5", "-0.5"], ["1", "1", "⟨FF⟩", "nan", "-1.0"]]
+    assert rows[0][head.index("importance_ratio")] == "1.0"
+
+
+def test_reward_parts_become_a_number_of_each_token() -> None:
+    found = queries.with_derived({"entropy": np.zeros(4, np.float32)}, [(0, 2, 1.0), (1, 4, -0.5), (3, 3, 2.0)])
+    assert found["segment_reward"].tolist() == [1.0, 0.5, -0.5, 1.5]
+
+
+def test_the_group_gives_what_the_what_if_reads(client: Client, run: Run, monkeypatch) -> None:
+    first, second = stored(
+        run, token_ids=[[1], [1, 2]], completion=[b"a", b"b"], advantage=[0.5, NAN],
+        **{name: [None, None] for name in [*TOKEN_COLUMNS, "step_boundaries"] if name not in {"token_ids", "policy_logprobs"}},
+        policy_logprobs=[[-1.0], [-2.0, NAN]],
+    )  # fmt: skip
+    address = reverse("rollout-part", args=[first.pk, "group"])
+    found = client.get(address).json()
+    assert [(one["id"], one["number"], one["advantage"]) for one in found["rollouts"]] == [
+        (first.pk, 0, 0.5), (second.pk, 1, None),
+    ]  # fmt: skip
+    (field,) = found["rollouts"][1]["fields"]
+    values = np.frombuffer(base64.b64decode(field["data"]), "<f4")
+    assert field["name"] == "policy_logprobs" and values[0] == -2.0 and math.isnan(values[1])
+    monkeypatch.setattr(rollout_parts, "WHAT_IF_TOKENS", 2)
+    assert client.get(address).json() == {"tokens": 3, "limit": 2, "rollouts": None}
+
+
+def test_turns_are_for_members_only(client: Client, run: Run, charlie: User) -> None:
+    (rollout,) = stored(run, **only_tokens(1, completion=[b"a"], turns=[b'[{"role": "user", "content": "hi"}]']))
+    address = reverse("rollout-part", args=[rollout.pk, "turns"])
+    (turn,) = client.get(address).json()["turns"]
+    assert turn["role"] == "user" and turn["parts"][0]["text"] == "hi"
+    client.force_login(charlie)
+    assert client.get(address).status_code == 404
+
+
+def test_the_rule_is_what_the_run_trained_with(run: Run) -> None:
+    run.algorithm, run.config = "dapo", {"algorithm_params": {"clip_low": 0.1}}
+    told = queries.loss_rule(run)
+    assert (told["loss"], told["clip_low"], told["clip_high"]) == ("clipped", 0.1, 0.28)
+    run.algorithm, run.plugins = "somebody's own", {"H7": ["divergence_masked"]}
+    assert queries.loss_rule(run)["tv_limit"] == 0.15
+    run.plugins = {"H7": {"name": "theirs", "version": "1"}}
+    assert queries.loss_rule(run) == {"loss": None}

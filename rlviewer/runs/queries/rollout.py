@@ -1,7 +1,6 @@
 """What the page of one rollout shows: its tokens with every stored number, its group, its reward."""
 
 import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from rlviewer.runs.queries.step import TRAIN, GroupCard, group_card
 from rlviewer.runs.templatetags.show import duration_words, significant
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 from training import vocabulary
+from training.recipes import named
+from training.recipes.knobs import KNOBS, knobs_of
 from training.records import CLIP_FLAGS, ORIGINS
 
 
@@ -66,9 +67,35 @@ FIELDS: tuple[Field, ...] = (
     Field("ref_logprobs", "reference log-probability", "nats", "sequential", "Under the frozen reference."),
     Field("token_weights", "token weight", "", "signed", "Weight of the token in the loss."),
     Field(
+        "mismatch_ratio",
+        "sampler mismatch",
+        "",
+        "ratio",
+        "exp(recomputed - sampler log-probability): 1 where engine and trainer agree on the same weights.",
+    ),
+    Field(
+        "probability_change", "change of probability", "", "sequential", "|policy - sampler probability| of the token."
+    ),
+    Field("segment_reward", "segment reward", "", "signed", "Sum of the reward parts whose span holds the token."),
+    Field(
         "token_policy_version", "policy version", "steps", "sequential", "Steps trained when this token was sampled."
     ),
 )
+# Further columns that trainers write often; any other is shown by its own name.
+EXTRA_FIELDS: dict[str, Field] = {
+    field.name: field
+    for field in (
+        Field("x_value", "value", "", "signed", "Reward that the critic foresaw before this token."),
+        Field(
+            "x_teacher_divergence", "teacher divergence", "nats", "sequential", "KL between policy and teacher here."
+        ),
+        Field("x_influence", "influence", "", "signed", "Influence score of the token."),
+        Field("x_planning", "planning", "", "sequential", "Whether the token plans: 1 yes, 0 no."),
+        Field(
+            "x_prompt_dependence", "prompt dependence", "nats", "signed", "How much the prompt made the token likelier."
+        ),
+    )
+}
 # What looks like a special token, as in static/js/rollout.js: decoders leave them out of the text.
 SPECIAL = re.compile(rb"<\|[^|]*\|>|</?[A-Za-z_]{1,24}>|\[[A-Z]{2,12}\]")
 # Characters of a prompt that the page itself carries.
@@ -123,7 +150,8 @@ def rollout_view(rollout: Rollout) -> RolloutView:
     lines = rollout_lines(list(Rollout.objects.filter(group=rollout.group_id).order_by("number")), limit=48)
     places = [line.rollout.pk for line in lines]
     here = places.index(rollout.pk)
-    columns = with_ratio(packed.columns)
+    parts = list(rollout.reward_parts.order_by("part"))
+    columns = with_derived(packed.columns, [(part.token_start, part.token_end, part.value) for part in parts])
     neighbours = Step.objects.filter(run=step.run_id, split=step.split, is_current=True)
     card = group_card(rollout.group, lines, teaches=step.split == TRAIN)
     prompt, prompt_is_cut = visible_block(bytes(rollout.group.prompt.text), PROMPT_LIMIT)
@@ -133,10 +161,15 @@ def rollout_view(rollout: Rollout) -> RolloutView:
         step=step,
         card=card,
         line=lines[here],
-        parts=list(rollout.reward_parts.order_by("part")),
+        parts=parts,
         prompt=prompt,
         prompt_is_cut=prompt_is_cut,
-        tokens=token_data(packed, columns, step.run.vocabulary_id),
+        tokens=token_data(packed, columns, step.run.vocabulary_id)
+        | {
+            "rule": loss_rule(step.run),
+            "number": rollout.number,
+            "advantage": finite(rollout.advantage),
+        },
         details=shown_details(packed.details),
         missing_fields=[field for field in FIELDS if field.name not in columns],
         previous_id=places[here - 1] if here > 0 else None,
@@ -149,15 +182,51 @@ def rollout_view(rollout: Rollout) -> RolloutView:
     )
 
 
-def with_ratio(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns and the importance ratio that follows from them."""
-    all_columns = dict(columns)
-    sampled = columns.get("recomputed_logprobs", columns.get("sampler_logprobs"))
-    if "policy_logprobs" in columns and sampled is not None:
-        with np.errstate(all="ignore"):
-            difference = columns["policy_logprobs"].astype(np.float64) - sampled.astype(np.float64)
-            all_columns["importance_ratio"] = np.exp(difference).astype(np.float32)
-    return all_columns
+def with_derived(
+    columns: Mapping[str, np.ndarray], spans: Sequence[tuple[int, int, float]] = ()
+) -> dict[str, np.ndarray]:
+    """The columns and those that follow from them; `spans` are first token, one past the last and value."""
+    found = dict(columns)
+    sampler, recomputed, policy = (columns.get(f"{who}_logprobs") for who in ("sampler", "recomputed", "policy"))
+    sampled = sampler if recomputed is None else recomputed
+    with np.errstate(all="ignore"):
+        if policy is not None and sampled is not None:
+            found["importance_ratio"] = np.exp(policy.astype(np.float64) - sampled).astype(np.float32)
+        if recomputed is not None and sampler is not None:
+            found["mismatch_ratio"] = np.exp(recomputed.astype(np.float64) - sampler).astype(np.float32)
+        if policy is not None and sampler is not None:
+            change = np.exp(policy.astype(np.float64)) - np.exp(sampler.astype(np.float64))
+            found["probability_change"] = np.abs(change).astype(np.float32)
+    length = max(map(len, columns.values()), default=0)
+    if spans and length:
+        rewards = np.zeros(length)
+        for start, end, value in spans:
+            rewards[start : max(end, start + 1)] += value
+        found["segment_reward"] = rewards.astype(np.float32)
+    return found
+
+
+def finite(value: float | None) -> float | None:
+    """The value, None where JSON has no word for it."""
+    return value if value is not None and np.isfinite(value) else None
+
+
+def loss_rule(run: Run) -> dict[str, Any]:
+    """The run's policy loss and its numbers, as far as they are known; where the what-if starts."""
+    names = [str(name) for name in _listed(run.plugins.get("H7")) if not isinstance(name, dict)]
+    recipe = named(run.algorithm)
+    parts = {"H7": tuple(names)} if names else {} if recipe is None else {"H7": recipe.parts.get("H7", ())}
+    knobs = knobs_of(parts, {} if recipe is None else recipe.defaults)
+    given = run.config.get("algorithm_params", {})
+    own = {name for hook, name in KNOBS if hook == "H7" and name in parts.get("H7", ())}
+    wanted = [knob for name in own for knob in KNOBS["H7", name]]
+    return {"loss": next(iter(parts.get("H7", ())), None)} | {
+        knob: given.get(knob, knobs[knob].default) for knob in wanted
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabulary_id: int | None) -> dict[str, Any]:
@@ -165,7 +234,7 @@ def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabul
     ids = columns.get("token_ids")
     known = [field for field in FIELDS if field.name in columns]
     extra = [
-        Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source.")
+        EXTRA_FIELDS.get(name, Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source."))
         for name in columns
         if name.startswith("x_")
     ]
@@ -205,15 +274,20 @@ def pieces_of(ids: np.ndarray, completion: bytes, vocabulary_id: int | None) -> 
         table = vocabulary_pieces(vocabulary_id)
         used = [int(n) for n in np.unique(ids)]
         texts = {str(n): text_from_bytes(table[n]) for n in used if 0 <= n < len(table)}
-        joined = [table[n] for n in ids.tolist() if 0 <= n < len(table)]
-        plain = [piece for piece in joined if not SPECIAL.fullmatch(piece)]
-        joins = completion in (b"".join(joined), b"".join(plain))
+        joins = joined_pieces(ids, completion, table) is not None
         return {"source": "vocabulary", "by_id": texts, "joins": joins}
     characters = completion.decode("utf-8", "surrogateescape")
     if 0 <= len(ids) - len(characters) <= 1:
         listed = [text_from_bytes(char.encode("utf-8", "surrogateescape")) for char in characters]
         return {"source": "characters", "by_place": listed, "joins": True}
     return {"source": "none", "joins": False}
+
+
+def joined_pieces(ids: np.ndarray, completion: bytes, table: Sequence[bytes]) -> list[bytes] | None:
+    """Text of every token, special ones included, where they make up the completion; None where a decoder changed it."""
+    pieces = [table[n] if 0 <= n < len(table) else b"" for n in ids.tolist()]
+    plain = (piece for piece in pieces if not SPECIAL.fullmatch(piece))
+    return pieces if completion in (b"".join(pieces), b"".join(plain)) else None
 
 
 @lru_cache(maxsize=8)
@@ -227,7 +301,7 @@ def shown_details(details: Mapping[str, Any]) -> dict[str, Any]:
     """What the source told beside numbers, as text for the page."""
     shown: dict[str, Any] = {}
     for name, value in details.items():
-        if name in {"sketch", "step_boundaries", "parsed_answer"}:
+        if name in {"sketch", "step_boundaries", "parsed_answer", "turns"}:
             continue
         if isinstance(value, bytes):
             value = visible_start(value, 2000)
@@ -236,35 +310,3 @@ def shown_details(details: Mapping[str, Any]) -> dict[str, Any]:
             name, value = name.removesuffix("_seconds"), duration_words(value) if is_time else significant(value)
         shown[name.replace("_", " ")] = value
     return shown
-
-
-def stored_json(rollout: Rollout) -> dict[str, Any]:
-    """All that is stored of one rollout, as data for strict JSON. Two queries."""
-    packed, prompt_ids = packed_rollout(rollout)
-    names = [field.name for field in Rollout._meta.concrete_fields]
-    row = {name: getattr(rollout, name) for name in names if name not in {"chunk", "position"}}
-    row = {name: getattr(value, "pk", value) for name, value in row.items()}
-    return {
-        "rollout": row | {"stop_reason": StopReason(rollout.stop_reason).label},
-        "prompt": text_from_bytes(bytes(rollout.group.prompt.text)),
-        "prompt_ids": None if prompt_ids is None else prompt_ids.tolist(),
-        "completion": text_from_bytes(packed.completion),
-        "completion_base64": base64.b64encode(packed.completion).decode(),
-        "columns": {name: values.tolist() for name, values in packed.columns.items()},
-        "details": {name: _json_value(value) for name, value in packed.details.items()},
-        "reward_parts": list(
-            rollout.reward_parts.order_by("part").values("token_start", "token_end", "value", "kind", "name", "version")
-        ),
-    }
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return text_from_bytes(value)
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def ids_text(packed: PackedRollout) -> bytes:
-    """The completion's token ids as a JSON list."""
-    ids = packed.columns.get("token_ids")
-    return json.dumps([] if ids is None else ids.tolist()).encode()

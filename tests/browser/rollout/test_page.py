@@ -1,20 +1,14 @@
 """A rollout's page in the system's Chromium: colours, hovering, keys, and texts that would like to be scripts."""
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from rlviewer.accounts.models import Project, User
-from rlviewer.ingest.services import store_batch
-from rlviewer.runs.models import Rollout, Run, Vocabulary
-from tests.factories import make_batch, make_run
-from training import vocabulary
-from training.records import TOKEN_COLUMNS
+from rlviewer.runs.models import Rollout, Run
+from tests.browser.rollout.pages import classes, numbers, store, tokens
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE = [
@@ -23,46 +17,6 @@ HOSTILE = [
     b"<script>window.hacked = 1</script><img src=https://example.com/x onerror='window.hacked = 1'>",
     b'"><svg/onload="window.hacked=1">{{ 7*7 }}</script></pre>',
 ]
-PIECES = [
-    b"<eos>",
-    b"2",
-    b"+",
-    b" carry",
-    b"\n",
-    b"\xf0\x9f",
-    b"\x00",
-    "\u202e".encode(),
-    b"<script>window.hacked=1</script>",
-]
-
-
-@pytest.fixture
-def page(page: Page, live_app: str, alice: User, sign_in: Callable[[User], None]) -> Iterator[Page]:
-    """Signed in as alice. Any request to another origin and any script that a text brought along fails the test."""
-    sign_in(alice)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    yield page
-    assert [url for url in asked if not url.startswith((live_app, "data:", "blob:"))] == []
-    assert page.evaluate("window.hacked") is None
-
-
-@pytest.fixture
-def run(project: Project) -> Run:
-    payload = vocabulary.pack(PIECES)
-    digest = hashlib.sha256(payload).digest()
-    stored = Vocabulary.objects.create(sha256=digest, size=len(PIECES), payload=payload)
-    return make_run(project, "<b>run</b>", vocabulary=stored)
-
-
-def store(run: Run, size: int, step: int = 0, **columns: list) -> list[Rollout]:
-    """One group of `size` rollouts that has the named columns and no other per-token ones."""
-    bare = {name: [None] * size for name in [*TOKEN_COLUMNS, "step_boundaries"]}
-    batch = make_batch(run, step=step, groups=1, group_size=size, **{**bare, **columns})
-    outcome = store_batch(replace(batch, reward_spans=batch.reward_spans.slice(0, 0)), source="test")
-    assert outcome.refused == 0
-    return list(Rollout.objects.filter(run_id=run.pk, step__index=step).order_by("number"))
 
 
 @pytest.fixture
@@ -79,20 +33,6 @@ def rollouts(run: Run) -> list[Rollout]:
         policy_logprobs=[[-1.0, -0.5, -0.75, -2.0, -0.1, -0.1]] * 3,
         loss_mask=[[1, 1, 1, 1, 1, 0]] * 3,
     )
-
-
-def tokens(page: Page) -> Any:
-    return page.locator("#tokens [data-i]")
-
-
-def classes(page: Page, token: int) -> set[str]:
-    return set((tokens(page).nth(token).get_attribute("class") or "").split())
-
-
-def numbers(page: Page) -> dict[str, str]:
-    """What the inspector tells of the token."""
-    inspector = page.locator("#inspector")
-    return dict(zip(inspector.locator("dt").all_inner_texts(), inspector.locator("dd").all_inner_texts(), strict=True))
 
 
 def test_colour_is_the_value_on_a_symmetric_scale(page: Page, rollouts: list[Rollout]) -> None:
