@@ -9,7 +9,7 @@ from training.data_legality import check_data, pool_size
 from training.hooks import ADVANTAGE_TRAITS, HOOKS, merge_parts, needs
 from training.params import check_params, unknown
 from training.recipes import PRESETS, RECIPES, Recipe, named
-from training.recipes.knobs import knobs_of
+from training.recipes.knobs import knobs_of, parts_with
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
 from training.tasks.pool import make_pool
@@ -48,7 +48,14 @@ def resolve(config: RunConfig, *, on_worker: bool = False) -> Resolved:
     if recipe is None:
         raise ConfigError("algorithm", unknown(config.algorithm, {**RECIPES, **PRESETS}, "algorithm"))
     parts = merge_parts(recipe.parts, config.hooks)
-    params = check_params(knobs_of(parts, recipe.defaults), config.algorithm_params, where="algorithm_params")
+    knobs = knobs_of(parts, recipe.defaults)
+    for name in config.algorithm_params:
+        if name not in knobs and (owners := parts_with(name)):
+            raise ConfigError(
+                f"algorithm_params.{name}",
+                f"is a knob of {' or '.join(owners)}, which this run does not have; put it into hooks, or leave the knob out",
+            )
+    params = check_params(knobs, config.algorithm_params, where="algorithm_params")
     params["constant_tokens"] = params["constant_tokens"] or config.sampling.max_new_tokens
     if "overlong_limit_tokens" in params:
         limit = params["overlong_limit_tokens"] = params["overlong_limit_tokens"] or config.sampling.max_new_tokens

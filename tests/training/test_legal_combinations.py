@@ -94,6 +94,7 @@ def test_refuses_with_the_key_and_a_way_out(raw: dict[str, Any], key: str, says:
         {"algorithm": "grpo", "algorithm_params": KL_IN_REWARD | {"kl_target": 0.1, "kl_estimator": "k1"}},
         {"algorithm": "tis", "sampling": {"top_p": 1.0, "temperature": 0.7}},
         {"algorithm": "remax", "sampling": {"group_size": 1}},
+        {"algorithm": "opo", "hooks": {"H6": "return_to_go", "H9": "mixed_only"}},
     ],
 )
 def test_takes_what_is_right(raw: dict[str, Any]) -> None:

@@ -65,7 +65,16 @@ def test_a_kl_coefficient_brings_its_term() -> None:
             "algorithm_params.baseline_decay",
             "at most 0.9999",
         ),
-        ({"algorithm": "vpg", "algorithm_params": {"clip_high": 0.2}}, "algorithm_params.clip_high", "unknown"),
+        (
+            {"algorithm": "vpg", "algorithm_params": {"clip_high": 0.2}},
+            "algorithm_params.clip_high",
+            "of clipped of H7,",
+        ),
+        (
+            {"algorithm_params": {"discount": 0.9}},
+            "algorithm_params.discount",
+            "return_to_go of H6 or gae of H6, which",
+        ),
         ({"algorithm_params": {"dual_clip": 0.9}}, "algorithm_params.dual_clip", "above 1"),
         (
             {"algorithm": "gspo", "algorithm_params": {"aggregation": "token_mean"}},

@@ -270,6 +270,11 @@ KNOBS: dict[tuple[str, str], dict[str, Param]] = {
 }
 
 
+def parts_with(knob: str) -> list[str]:
+    """The parts that have a knob of this name, as a person reads them: `gae of H6`."""
+    return [f"{entry} of {hook}" for (hook, entry), knobs in KNOBS.items() if knob in knobs]
+
+
 def knobs_of(parts: Mapping[str, tuple[str, ...]], defaults: Mapping[str, Any]) -> dict[str, Param]:
     """The knobs of `parts` and those every algorithm has, with the defaults that `defaults` names moved.
 
