@@ -59,7 +59,10 @@ class TaskConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    path: str = text(BUILTIN_MODEL, help="builtin:tiny, builtin:smollm2, or the folder of a Hugging Face causal LM.")
+    path: str = text(
+        BUILTIN_MODEL,
+        help="builtin:tiny, builtin:smollm2 (after make smollm2), or the folder of a Hugging Face causal LM.",
+    )
     dtype: str = choice(
         "float32", ("float32", "bfloat16"), help="Type of the weights; small steps of bfloat16 collect in float32."
     )
