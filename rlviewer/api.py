@@ -12,6 +12,7 @@ from ninja.responses import NinjaJSONEncoder
 from rlviewer.accounts.api_auth import TokenOrSession
 from rlviewer.lib.json import strict_json
 from rlviewer.runs.api import router as runs_router
+from rlviewer.search.api import router as search_router
 
 DESCRIPTION = """Read runs, steps and rollouts with every token.
 
@@ -42,6 +43,7 @@ api = NinjaAPI(
     renderer=StrictRenderer(),
 )
 api.add_router("", runs_router)
+api.add_router("", search_router)
 
 
 @api.exception_handler(HttpError)

@@ -78,6 +78,8 @@ TABLE: dict[str, Row] = {
     "step-detail": read("viewer", "run", "split", "index"),
     "rollout-list": read("viewer", "run"),
     "project-rollouts": read("viewer", "project"),
+    "run-rollouts-export": read("viewer", "run", "export"),
+    "project-rollouts-export": read("viewer", "project", "export"),
     "rollout-compare": read("stranger"),
     "rollout-columns": write("stranger"),
     "rollout-detail": read("viewer", "rollout"),
@@ -138,6 +140,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "token": token.id,
         "split": "train",
         "index": 0,
+        "export": "csv",
         "what": "text",
         "part": "turns",
     }

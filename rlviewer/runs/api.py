@@ -5,7 +5,6 @@ import difflib
 from typing import Annotated, Any
 
 from django.db.models import Q, QuerySet
-from django.http import HttpResponse
 from ninja import Path, Query, Router, Schema
 from ninja.errors import HttpError
 
@@ -22,7 +21,6 @@ from rlviewer.runs.api_schemas import (
     ProjectOut,
     RewardPartOut,
     RolloutDetail,
-    RolloutFilters,
     RolloutOut,
     RunDetail,
     RunFilters,
@@ -31,13 +29,10 @@ from rlviewer.runs.api_schemas import (
     StepOut,
     columns,
 )
-from rlviewer.runs.models import Group, MetricChunk, Rollout, Run, Step
+from rlviewer.runs.models import MetricChunk, Rollout, Run, Step
 
 router = Router(tags=["runs"])
 PathId = Annotated[int, Path(ge=1, le=2**63 - 1)]
-NEXT_HEADER = "Rlviewer-Next"
-# Rollouts of one Arrow answer together, unpacked; at least one rollout is always given.
-ARROW_BYTES = 32 * 1024 * 1024
 
 
 @router.get("/me", response=PersonOut)
@@ -108,39 +103,6 @@ def metric_list(request: ApiRequest, run_id: PathId, filters: Query[MetricFilter
     return page(read(rows, MetricPiece, "id"), filters.limit)
 
 
-@router.get("/runs/{run_id}/rollouts", response=Page[RolloutOut])
-def rollout_list(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> dict[str, Any]:
-    """Rollouts without their tokens, in the order they were stored."""
-    refuse_unknown(request, filters)
-    return page(read(rollouts_of(visible_run(request, run_id), filters), RolloutOut), filters.limit)
-
-
-@router.get(
-    "/runs/{run_id}/rollouts.arrow",
-    openapi_extra={
-        "responses": {
-            200: {
-                "description": f"An Arrow IPC stream; the header {NEXT_HEADER} is the next `after`, absent at the end.",
-                "content": {"application/vnd.apache.arrow.stream": {}},
-            }
-        }
-    },
-)
-def rollouts_arrow(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> HttpResponse:
-    """Rollouts with every token, exact to the bit. Fewer than `limit` come when they are big."""
-    # numpy and Arrow are big and an idle site does not need them.
-    from rlviewer.runs.arrow import rollout_stream
-
-    refuse_unknown(request, filters)
-    rows = read(rollouts_of(visible_run(request, run_id), filters), RolloutOut, "chunk_id", "position", "group_id")
-    found = list(rows[: filters.limit + 1])
-    body, count = rollout_stream(found[: filters.limit], max_bytes=ARROW_BYTES)
-    response = HttpResponse(body, content_type="application/vnd.apache.arrow.stream")
-    if count < len(found):
-        response.headers[NEXT_HEADER] = str(found[count - 1]["id"])
-    return response
-
-
 @router.get("/rollouts/{rollout_id}", response=RolloutDetail)
 def rollout_detail(request: ApiRequest, rollout_id: PathId) -> dict[str, Any]:
     """One rollout with its prompt, completion, every per-token array and the parts of its reward."""
@@ -192,21 +154,6 @@ def page(rows: QuerySet[Any, dict[str, Any]], limit: int) -> dict[str, Any]:
     """The first `limit` rows, and the id of the last if more follow."""
     found = list(rows[: limit + 1])
     return {"items": found[:limit], "next": found[limit - 1]["id"] if len(found) > limit else None}
-
-
-def rollouts_of(run: Run, filters: RolloutFilters) -> QuerySet[Rollout]:
-    rows = Rollout.objects.filter(run_id=run.pk, pk__gt=filters.after).order_by("pk")
-    if filters.step is None:
-        wanted: dict[str, Any] = {} if filters.split is None else {"step__split": filters.split}
-        return rows.filter(**wanted, **({"step__is_current": True} if filters.attempts == "current" else {}))
-    steps = Step.objects.filter(run=run, index=filters.step)
-    if filters.split is not None:
-        steps = steps.filter(split=filters.split)
-    if filters.attempts == "current":
-        steps = steps.filter(is_current=True)
-    # By number, so that Postgres goes through the groups and not through all rollouts of the run.
-    groups = list(Group.objects.filter(step__in=list(steps.values_list("pk", flat=True))).values_list("pk", flat=True))
-    return rows.filter(group__in=groups)
 
 
 def text(data: bytes) -> dict[str, str | None]:

@@ -59,6 +59,9 @@ class StepFilters(PageFilters):
 
 class RolloutFilters(StepFilters):
     step: Step | None = Field(None, description="Index of the training step, or the checkpoint step of an evaluation.")
+    filter: Sought = Field(
+        "", max_length=1000, description="As in the rollout browser, for example `reward<0.5 carry`."
+    )
 
 
 class MetricFilters(PageFilters):

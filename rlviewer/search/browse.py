@@ -28,6 +28,7 @@ FIRST_WINDOW, LAST_WINDOW = 500, 4000
 # Up to this many rollouts of the steps or words asked for are gathered through their index and sorted. More are met soon
 # enough on the way through the order.
 GATHERED = 100_000
+IDS_AT_ONCE = 50_000  # of an export
 # Runs of a project whose own indexes are merged; of more the rows are sorted.
 MERGED_RUNS = 32
 INDEXED = {"reward", "advantage", "length"}
@@ -46,11 +47,19 @@ def time_limit(milliseconds: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scope:
-    """The rollouts of a run, or of all runs of a project. Whoever makes one has asked what the person may see."""
+    """The rollouts of a run, or without one of all runs of a project. Whoever makes one has asked what the person may see."""
 
-    project: Project
+    project: Project | None
     run: Run | None = None
     every_attempt: bool = False
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        """`run` or `project`, and its number."""
+        if self.run:
+            return "run", self.run.pk
+        assert self.project is not None
+        return "project", self.project.pk
 
     def steps(self) -> QuerySet[Step]:
         steps = Step.objects.filter(run=self.run) if self.run else Step.objects.filter(run__project=self.project)
@@ -273,19 +282,21 @@ class Search:
         rows = Rollout.objects.filter(pk__in=ids).filter(self.way.scanned or Q())
         return set(rows.values_list("pk", flat=True))
 
-    def batches(self, sort: Sort, *, size: int = 500) -> Iterator[list[int]]:
-        """Ids of all rollouts that it finds now, in order."""
+    def batches(self, sort: Sort, *, size: int) -> Iterator[list[int]]:
+        """Ids of all rollouts that it finds now, in order, at most `size` at a time."""
         newest = self.scope.rollouts().order_by("-pk").values_list("pk", flat=True).first()
         way = replace(self.way, rows=self.way.rows.filter(pk__lte=newest or 0))
         place: Place | None = None
-        while places := ordered(way, sort, after=place, backwards=False, limit=size):
+        # Many ids a query: what is gathered or sorted is so anew for each.
+        while places := ordered(way, sort, after=place, backwards=False, limit=IDS_AT_ONCE):
             place = places[-1]
-            ids = [found.id for found in places]
-            if way.scanned is not None:
-                matching = self.matching(ids)
-                ids = [pk for pk in ids if pk in matching]
-            if ids:
-                yield ids
+            for start in range(0, len(places), size):
+                ids = [found.id for found in places[start : start + size]]
+                if way.scanned is not None:
+                    matching = self.matching(ids)
+                    ids = [pk for pk in ids if pk in matching]
+                if ids:
+                    yield ids
 
     def _comparisons(self) -> list[Comparison]:
         return [part for part in self.tree.parts if isinstance(part, Comparison)]

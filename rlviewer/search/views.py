@@ -6,7 +6,15 @@ from typing import Any, Self
 
 from django.contrib.auth.decorators import login_required
 from django.db import OperationalError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect, QueryDict
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseRedirect,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -27,6 +35,15 @@ from rlviewer.search.words import meaning
 PER_PAGE, PER_SAMPLE = 100, 20
 LIMIT_MS = 30_000
 BEFORE_ALL, AFTER_ALL = 0, 10**17  # ids
+# Named here, so that a page does not load Arrow to list them.
+EXPORTS = (
+    ("jsonl", "JSON lines", "Every stored value with prompt and completion, a line each"),
+    ("csv", "CSV", "The same as a sheet"),
+    ("parquet", "Parquet", "The same, exact to the bit"),
+    ("sft", "SFT examples", "Prompt and completion of each, for supervised fine-tuning"),
+    ("pairs", "Preference pairs", "Of each group the best and the worst of these rollouts, where their rewards differ"),
+    ("prefixes", "Prefixes", "Prompt and the completion up to each recorded boundary of its steps"),
+)
 TOO_LONG = (
     "This took longer than 30 s and was stopped. Narrow it by step:…, or look for whole words, which are indexed."
 )
@@ -131,7 +148,7 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
         if state.sort.field.is_number and state.sort.seed is None
         else "",
         "random": _with(query, sort=f"random:{random.randrange(10**9)}"),  # noqa: S311
-        "exports": _exports(search, query),
+        "exports": _exports(search.scope, query),
         "all": _with(QueryDict()),
     }
 
@@ -240,8 +257,48 @@ def rollout_compare(request: SignedInRequest) -> HttpResponse:
     )
 
 
-def _exports(search: Search, query: QueryDict) -> list[dict[str, str]]:
-    return []
+@require_GET
+@login_required
+def run_export(request: SignedInRequest, run_id: int, name: str) -> HttpResponseBase:
+    """What the filter finds of a run, as a file."""
+    run = visible_run(request.user, run_id)
+    return _export(request, Scope(run.project, run), name)
+
+
+@require_GET
+@login_required
+def project_export(request: SignedInRequest, project_id: int, name: str) -> HttpResponseBase:
+    """What the filter finds of a project, as a file."""
+    return _export(request, Scope(project_for(request.user, project_id)), name)
+
+
+def _export(request: SignedInRequest, scope: Scope, name: str) -> HttpResponseBase:
+    # Arrow is big and an idle site does not need it.
+    from rlviewer.search.exports import FORMATS, stream
+
+    chosen, state = FORMATS.get(name), State.from_query(request.GET)
+    if chosen is None:
+        raise Http404(f"no export {name!r}")
+    try:
+        search = Search(scope, state.filter)
+    except FilterError as error:
+        return HttpResponse(
+            f"The filter is wrong at character {error.start + 1}: {error}\n", "text/plain; charset=utf-8", 400
+        )
+    response = StreamingHttpResponse(stream(chosen.write(search, state.sort)), content_type=chosen.content_type)
+    owner, pk = scope.owner
+    response.headers["Content-Disposition"] = (
+        f'attachment; filename="rollouts-of-{owner}-{pk}{"" if name == chosen.ending else f"-{name}"}.{chosen.ending}"'
+    )
+    return response
+
+
+def _exports(scope: Scope, query: QueryDict) -> list[dict[str, str]]:
+    owner, pk = scope.owner
+    return [
+        {"label": label, "help": help_text, "href": reverse(f"{owner}-rollouts-export", args=[pk, name]) + _with(query)}
+        for name, label, help_text in EXPORTS
+    ]
 
 
 @require_POST
