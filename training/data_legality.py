@@ -86,6 +86,12 @@ def _check_memory(config: RunConfig, resolved: "Resolved") -> None:
         wide = [name for name in resolved.parts["H4"] if name in UNBOUNDED]
         if wide:
             raise ConfigError("hooks.H4", f"a running value needs rewards from 0 to 1; take {wide[0]} out")
+        for knob in ("rarity_bonus", "wrong_step_penalty"):
+            if resolved.params.get(knob):
+                raise ConfigError(
+                    f"algorithm_params.{knob}",
+                    "a running value needs rewards from 0 to 1, which this leaves; set it to 0",
+                )
         if config.truncated == "reward_zero":
             raise ConfigError("truncated", "a running value does not see what reward_zero cancels; take keep or mask")
         if resolved.pool < config.sampling.prompts_per_step:

@@ -10,6 +10,7 @@ from training.hooks import ADVANTAGE_TRAITS, HOOKS, merge_parts, needs
 from training.params import check_params, unknown
 from training.recipes import PRESETS, RECIPES, Recipe, named
 from training.recipes.knobs import knobs_of, parts_with
+from training.reward_legality import check_rewards
 from training.tasks import catalog
 from training.tasks.base import TaskFamily
 from training.tasks.pool import make_pool
@@ -83,7 +84,7 @@ def check(config: RunConfig, *, takes_own: bool = False) -> None:
     resolved = resolve(config)
     if not takes_own:
         _refuse_own(config, resolved)
-    _check_reward(config, resolved)
+    check_rewards(config, resolved)
     _check_advantage(config, resolved)
     _check_token_weights(config, resolved)
     _check_side_model(resolved)
@@ -101,37 +102,6 @@ def _refuse_own(config: RunConfig, resolved: Resolved) -> None:
     if keys:
         raise ConfigError(
             keys[0], "files and code of your own are named in a configuration file, not on a page; see docs/own-data.md"
-        )
-
-
-def _check_reward(config: RunConfig, resolved: Resolved) -> None:
-    rewards, params = resolved.parts["H4"], resolved.params
-    if "shorter_is_better" in rewards and "task" not in rewards:
-        raise ConfigError("hooks.H4", "shorter_is_better changes the task's reward; name task as well")
-    if config.truncated == "reward_zero" and "shorter_is_better" in rewards:
-        raise ConfigError(
-            "truncated", "reward_zero would lift the -1 of a cut completion to 0; take keep or mask with this reward"
-        )
-    if "shorter_is_better" in rewards and ADVANTAGE_TRAITS[resolved.parts["H5"][0]].needs_plain:
-        raise ConfigError(
-            "hooks.H4", f"{resolved.recipe.title} needs the reward as it was judged; take shorter_is_better out"
-        )
-    if "overlong_penalty" not in rewards:
-        return
-    if rewards == ("overlong_penalty",):
-        raise ConfigError("hooks.H4", "overlong_penalty alone scores no completion; name task as well")
-    if resolved.parts["H5"] == ("signed",):
-        raise ConfigError("hooks.H4", f"{resolved.recipe.title} needs rewards of 0 and 1; take overlong_penalty out")
-    if ADVANTAGE_TRAITS[resolved.parts["H5"][0]].needs_plain:
-        raise ConfigError("hooks.H4", f"{resolved.recipe.title} takes no negative rewards; take overlong_penalty out")
-    if params["overlong_buffer_tokens"] > params["overlong_limit_tokens"]:
-        raise ConfigError(
-            "algorithm_params.overlong_buffer_tokens",
-            f"must be at most the limit ({params['overlong_limit_tokens']}), got {params['overlong_buffer_tokens']}",
-        )
-    if config.truncated == "reward_zero":
-        raise ConfigError(
-            "truncated", "reward_zero would cancel the penalty of the completions it is for; take keep or mask"
         )
 
 
@@ -259,6 +229,12 @@ def _check_kl(config: RunConfig, resolved: Resolved) -> None:
     params, is_in_loss = resolved.params, "ref_kl" in resolved.parts["H8"]
     if params["kl_target"] and not params["kl_coefficient"]:
         raise ConfigError("algorithm_params.kl_coefficient", "kl_target adapts it, so it must start above 0")
+    rollouts = config.sampling.prompts_per_step * config.sampling.group_size
+    if params["kl_target"] and params["kl_horizon"] < rollouts:
+        raise ConfigError(
+            "algorithm_params.kl_horizon",
+            f"must be at least the rollouts of a step ({rollouts}), else the weight may jump below 0; got {params['kl_horizon']}",
+        )
     if params["kl_place"] == "reward" and params["kl_coefficient"]:
         if is_in_loss:
             raise ConfigError("hooks.H8", "the KL is in the reward already; take ref_kl out, or set kl_place to loss")

@@ -106,7 +106,7 @@ def test_a_kl_coefficient_brings_its_term() -> None:
         ),
         ({"algorithm": "nsr", "hooks": {"H4": ["task", "overlong_penalty"]}}, "hooks.H4", "take overlong_penalty out"),
         ({"hooks": {"H4": ["overlong_penalty"]}}, "hooks.H4", "name task as well"),
-        ({"algorithm": "maxrl", "hooks": {"H4": ["task", "overlong_penalty"]}}, "hooks.H4", "no negative rewards"),
+        ({"algorithm": "maxrl", "hooks": {"H4": ["task", "overlong_penalty"]}}, "hooks.H4", "as it was judged"),
         ({"algorithm": "dapo", "truncated": "reward_zero"}, "truncated", "take keep or mask"),
         (
             {"algorithm": "dapo", "algorithm_params": {"overlong_buffer_tokens": 65}},
