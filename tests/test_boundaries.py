@@ -28,6 +28,7 @@ RANK = {app: rank for rank, app in enumerate(APP_ORDER)}
 # What the web may import of the trainer.
 LIGHT = (
     "training.config",
+    "training.model_folder",
     "training.params",
     "training.records",
     "training.spool",

@@ -6,7 +6,8 @@ from pathlib import Path
 from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Sum
 
 from rlviewer.runs.models import Run, RunState
-from training.config import BUILTIN_MODEL, RunConfig
+from training.config import BUILTIN_MODEL, SMOLLM2_MODEL, RunConfig
+from training.model_folder import smollm2_folder
 
 # Measured on the demo with the built-in model: everything that a step does, by token that it may sample at most.
 SECONDS_PER_TOKEN = 3e-4
@@ -73,7 +74,8 @@ def _from_formula(config: RunConfig, rollouts: int) -> Estimate:
     tokens = rollouts * config.sampling.max_new_tokens
     scale, basis = 1.0, "No finished run of this model and task yet: from the built-in model's speed on two CPU cores."
     if config.model.path != BUILTIN_MODEL:
-        scale = max(1.0, _weight_bytes(Path(config.model.path)) / BUILTIN_BYTES)
+        folder = smollm2_folder() if config.model.path == SMOLLM2_MODEL else Path(config.model.path)
+        scale = max(1.0, _weight_bytes(folder) / BUILTIN_BYTES) if folder else 1.0
         basis = "No finished run of this model and task yet: a guess from the size of its weights, for two CPU cores."
     seconds = STARTING_SECONDS + tokens * SECONDS_PER_TOKEN * scale
     return Estimate(seconds, rollouts, tokens, _disk_bytes(rollouts, tokens), basis)

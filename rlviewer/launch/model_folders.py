@@ -1,4 +1,4 @@
-"""Which models a person may train: the built-in one, and the folders that the site's operator put under `HOME/models`.
+"""Which models a person may train: the built-in ones, and the folders that the site's operator put under `HOME/models`.
 
 Any project has admins and any person may make a project, so a free path would let everybody ask the server what lies on its
 disk. Only site admins name other folders.
@@ -9,16 +9,17 @@ from pathlib import Path
 from django.conf import settings
 
 from rlviewer.accounts.models import User
-from training.config import BUILTIN_MODEL, ConfigError
+from training.config import BUILTIN_MODEL, SMOLLM2_MODEL, ConfigError
+from training.model_folder import smollm2_folder
 
 
 def offered() -> list[str]:
-    """The built-in model and every model folder under `HOME/models`."""
+    """The built-in models, SmolLM2 where it is installed, and every model folder under `HOME/models`."""
     try:
         found = sorted(path for path in (settings.HOME / "models").iterdir() if is_model(path))
     except OSError:
         found = []
-    return [BUILTIN_MODEL, *map(str, found)]
+    return [BUILTIN_MODEL, *([SMOLLM2_MODEL] if smollm2_folder() else []), *map(str, found)]
 
 
 def is_model(folder: Path) -> bool:
