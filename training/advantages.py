@@ -27,16 +27,13 @@ class GroupAdvantages:
         return torch.tensor([cause is not None for cause in self.dead_cause], device=self.advantage.device)
 
     def diagnostics(self) -> dict[str, float]:
-        """Shares are of all groups; advantage moments are over kept rollouts, population form."""
+        """Shares are of all groups."""
         groups = max(len(self.dead_cause), 1)
-        kept = self.advantage[self.kept]
         causes = ("all_right", "all_wrong", "same_score", "single", "unscored")
         return {
             "dead_share": sum(cause is not None for cause in self.dead_cause) / groups,
             **{f"dead_{cause}_share": self.dead_cause.count(cause) / groups for cause in causes},
             "unscored_rollouts": float(self.advantage.numel() - int(self.size_got.sum())),
-            "advantage_mean": kept.mean().item() if kept.numel() else 0.0,
-            "advantage_std": kept.std(correction=0).item() if kept.numel() else 0.0,
         }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from training.advantages import GroupAdvantages
+from training.credit import Signal
 from training.divergences import kl_k1, kl_k3
 from training.learner import LearnerBatch, Update
 from training.losses import ratio_statistics
@@ -17,27 +17,34 @@ from training.rollouts import Rollouts, ScoredRollouts
 def training_metrics(
     rollouts: Rollouts,
     scores: ScoredRollouts,
-    groups: GroupAdvantages,
+    signal: Signal,
     batch: LearnerBatch,
     updates: Sequence[Update],
 ) -> dict[str, float]:
-    """Of one training step. Without an update there is nothing to say of loss, gradient, ratio and KL."""
+    """Of one training step. Without an update there is nothing to say of loss, gradient, ratio and KL.
+
+    Moments of the advantage are over the rollouts that entered the update, entropy over the tokens that count; where there is
+    none, neither is said.
+    """
     mask, sampled = batch.loss_mask, ~rollouts.is_greedy
     reward_mean, reward_std = scored_moments(scores.rewards[sampled])
     metrics = {
         "reward_mean": reward_mean,
         "reward_std": reward_std,
         "pass_rate": scores.correct[sampled].double().mean().item(),
-        **groups.diagnostics(),
-        "entropy": counted_mean(rollouts.entropy, mask),
+        **signal.groups.diagnostics(),
         "length_mean": rollouts.lengths.double().mean().item(),
         "truncated_share": 1 - rollouts.is_finished.double().mean().item(),
         "tokens_sampled": float(rollouts.generated.sum()),
         "tokens_trained": float(mask.sum()),
     }
+    if bool(signal.kept.any()):
+        metrics["advantage_mean"], metrics["advantage_std"] = scored_moments(signal.advantage[signal.kept])
+    if bool(mask.any()):
+        metrics["entropy"] = counted_mean(rollouts.entropy, mask)
     if not bool(sampled.all()):
         metrics["greedy_reward_mean"] = scored_moments(scores.rewards[~sampled])[0]
-        metrics["beats_greedy_share"] = (groups.advantage > 0).sum().item() / int(sampled.sum())
+        metrics["beats_greedy_share"] = (signal.groups.advantage > 0).sum().item() / int(sampled.sum())
     return metrics | (_update_metrics(batch, updates) if updates else {})
 
 
@@ -46,8 +53,8 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
     mask = batch.loss_mask & last.policy_logprobs.isfinite()
     ratios = ratio_statistics(last.importance_ratio, last.clip_flag)
     metrics = {
-        "loss": math.fsum(update.loss for update in updates) / len(updates),
-        "grad_norm": math.fsum(update.grad_norm for update in updates) / len(updates),
+        "loss": mean_of_updates([update.loss for update in updates]),
+        "grad_norm": mean_of_updates([update.grad_norm for update in updates]),
         "learning_rate": last.learning_rate,
         "kl_k1": counted_mean(kl_k1(last.policy_logprobs, batch.sampler_logprobs), mask),
         "kl_k3": counted_mean(kl_k3(last.policy_logprobs, batch.sampler_logprobs), mask),
@@ -62,7 +69,9 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
     }
     metrics |= last.metrics
     if len(last.loss_parts) > 1:
-        metrics |= {f"loss_{name}": value for name, value in last.loss_parts.items()}
+        metrics |= {
+            f"loss_{name}": mean_of_updates([update.loss_parts[name] for update in updates]) for name in last.loss_parts
+        }
     if batch.ref_logprobs is not None:
         metrics["ref_kl_k1"] = counted_mean(kl_k1(last.policy_logprobs, batch.ref_logprobs), mask)
         metrics["ref_kl_k3"] = counted_mean(kl_k3(last.policy_logprobs, batch.ref_logprobs), mask)
@@ -73,6 +82,10 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
         metrics["mismatch_dropped_share"] = counted_mean((batch.token_weights == 0).double(), batch.loss_mask)
         metrics["effective_sample_share"] = effective_sample_share(batch.token_weights, batch.loss_mask)
     return metrics
+
+
+def mean_of_updates(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def evaluation_metrics(rollouts: Rollouts, scores: ScoredRollouts, *, samples: int) -> dict[str, float]:

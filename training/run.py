@@ -188,10 +188,10 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
     # A step that trained nothing leaves the baseline as it was.
     if signal.groups.running_mean is not None and updates:
         run.running_mean = signal.groups.running_mean
-    metrics = training_metrics(rollouts, scores, signal.groups, batch, updates) | observed | side_metrics
+    metrics = training_metrics(rollouts, scores, signal, batch, updates) | observed | side_metrics
     metrics["prompts_sampled"] = float(len(signal.choices))
     metrics["prompts_kept"] = float(sum(choice.kept for choice in signal.choices))
-    metrics |= {name: value for name, value in run.coefficients.items() if value}
+    metrics |= run.coefficients
     adapt_coefficients(run, metrics)
     run.events += sampler_alarm(metrics, limit=run.config.sampling.gap_alarm, dtype=run.config.model.dtype)
     if run.recorder is not None:
@@ -369,19 +369,19 @@ def learn_step(run: Run, batch: LearnerBatch, step: int) -> list[Update]:
                         run.policy, batch, objective, config.optimizer, temperature=temperature, where=where
                     )
                 )
-                continue
-            updates.append(
-                update_policy(
-                    run.policy,
-                    run.optimizer,
-                    batch,
-                    objective,
-                    config.optimizer,
-                    temperature=temperature,
-                    learning_rate=learning_rate_at(config.optimizer, step, config.steps),
-                    where=where,
+            else:
+                updates.append(
+                    update_policy(
+                        run.policy,
+                        run.optimizer,
+                        batch,
+                        objective,
+                        config.optimizer,
+                        temperature=temperature,
+                        learning_rate=learning_rate_at(config.optimizer, step, config.steps),
+                        where=where,
+                    )
                 )
-            )
             if run.average is not None:
                 run.average.update()
         except NonFiniteError as error:
@@ -420,7 +420,7 @@ def adapt_coefficients(run: Run, metrics: Mapping[str, float]) -> None:
             horizon=params["kl_horizon"],
             rollouts=run.config.sampling.prompts_per_step * run.config.sampling.group_size,
         )
-    if params.get("entropy_target"):
+    if params.get("entropy_target") and "entropy" in metrics:
         run.coefficients["entropy_coefficient"] = adapted_entropy_coefficient(
             run.coefficients["entropy_coefficient"],
             metrics["entropy"],
@@ -470,12 +470,12 @@ def record_step(
             token_columns["recomputed_logprobs"] = columns.recomputed_logprobs
         if columns.values is not None:
             token_columns["x_value"] = columns.values[:, :-1]
+        elif (foreseen := tracked_values(rollouts)) is not None:
+            token_columns["x_value"] = foreseen
         if columns.top is not None:
             for number, (ids, logprobs) in enumerate(zip(*(one.unbind(dim=-1) for one in columns.top), strict=True), 1):
                 token_columns[f"x_top{number}_id"] = ids
                 token_columns[f"x_top{number}_logprob"] = logprobs
-        elif (foreseen := tracked_values(rollouts)) is not None:
-            token_columns["x_value"] = foreseen
         recorded = make_batch(
             header,
             rollouts,
@@ -714,7 +714,9 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
         attempt=attempt,
         uid=run_uid,
         coefficients={
-            name: resolved.params[name] for name in ("kl_coefficient", "entropy_coefficient") if name in resolved.params
+            name: resolved.params[name]
+            for name, need in (("kl_coefficient", "ref_logprobs"), ("entropy_coefficient", "policy_entropy"))
+            if need in resolved.needs
         },
     )
 
