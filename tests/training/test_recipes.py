@@ -218,6 +218,13 @@ def closed_gradient(step: Step, policy: Tensor, sampler: Tensor) -> Tensor:
 MIXED = [[1.0, 0.0], [0.0, 1.0]]
 
 
+def spread_of(name: str) -> float:
+    """How far the policy moves in a test: a ratio by the mean over a completion little, or it would always be clipped."""
+    params = RECIPES[name].params
+    is_mean = "ratio_level" in params and str(params["ratio_level"].default).startswith("sequence_mean")
+    return params["clip_high"].default if is_mean else 0.8
+
+
 def gradient_of(step: Step, policy: Tensor, sampler: Tensor) -> Tensor:
     leaf = policy.detach().clone().requires_grad_()
     return torch.autograd.grad(step.loss(leaf, sampler), leaf)[0]
@@ -227,8 +234,7 @@ def gradient_of(step: Step, policy: Tensor, sampler: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_gradient_is_its_closed_coefficient(name: str, seed: int) -> None:
     step = Step(name, MIXED)
-    # Ratios of whole completions move little, or all of them would be clipped.
-    policy = step.moved(seed, spread=0.0004 if name.startswith("gspo") else 0.8)
+    policy = step.moved(seed, spread=spread_of(name))
     found = gradient_of(step, policy, step.sampler)
     torch.testing.assert_close(found, closed_gradient(step, policy, step.sampler), rtol=1e-9, atol=1e-12)
 
@@ -236,7 +242,7 @@ def test_the_gradient_is_its_closed_coefficient(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_gradient_is_the_slope_of_the_loss(name: str) -> None:
     step, h = Step(name, MIXED), 1e-6
-    policy = step.moved(1, spread=0.0004 if name.startswith("gspo") else 0.8)
+    policy = step.moved(1, spread=spread_of(name))
     slopes = torch.zeros_like(policy)
     for row, column in step.mask.nonzero().tolist():
         pair = []
@@ -294,6 +300,26 @@ def test_a_whole_step_matches_the_value_that_others_found(recipe: str, params: d
     else:
         loss = step.loss(policy, sampler, reference)
     assert loss.item() == pytest.approx(expected, abs=1e-8)
+
+
+def test_luspo_is_the_mean_over_completions_of_length_times_gspos_loss() -> None:
+    step = Step("luspo", MIXED, lengths=[[4, 2], [3, 1]])
+    leaf = step.moved(8, spread=0.004).requires_grad_()
+    found = step.loss(leaf, step.sampler)
+    counts, log_ratio = step.mask.sum(dim=1), torch.where(step.mask, leaf - step.sampler, 0)
+    ratio = (log_ratio.sum(dim=1) / counts).exp()
+    held, advantage = ratio.clamp(1 - 0.002, 1 + 0.0025), step.groups.advantage.reshape(-1)
+    expected = (counts * -torch.minimum(ratio * advantage, held * advantage)).mean()
+    assert 0 < int(((ratio * advantage) > (held * advantage)).sum()) < len(ratio)
+    torch.testing.assert_close(found, expected)
+    (of_found,), (of_expected,) = torch.autograd.grad(found, leaf), torch.autograd.grad(expected, leaf)
+    torch.testing.assert_close(of_found, of_expected)
+    # Completions with losses of 0.5 and -0.2 and lengths 2 and 8.
+    case = CASES["agg.luspo"]
+    lengths, losses = torch.tensor(case["inputs"]["lengths"]), torch.tensor(case["inputs"]["loss"])
+    mask = torch.arange(8) < lengths[:, None]
+    scale = rollout_scale(mask, str(RECIPES["luspo"].params["aggregation"].default))
+    assert aggregate(losses[:, None].expand(2, 8), mask, scale).item() == pytest.approx(case["expected"]["value"])
 
 
 def policy_of(logits: Tensor) -> Tensor:
@@ -374,7 +400,7 @@ def test_the_order_inside_a_group_does_not_matter(name: str) -> None:
     plain = Step(name, rewards, lengths=lengths, hooks=hooks)
     mixed = Step(name, rewards, lengths=lengths, hooks=hooks, order=order)
     place = torch.tensor([*order, *(4 + one for one in order)])
-    policy = plain.moved(2, spread=0.0004 if name.startswith("gspo") else 0.8)
+    policy = plain.moved(2, spread=spread_of(name))
     expected = gradient_of(plain, policy, plain.sampler)
     torch.testing.assert_close(gradient_of(mixed, policy[place], plain.sampler[place]), expected[place])
     assert expected.abs().sum() > 0
@@ -383,7 +409,7 @@ def test_the_order_inside_a_group_does_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_padding_does_not_matter(name: str) -> None:
     plain, wide = Step(name, MIXED), Step(name, MIXED, width=WIDTH + 3)
-    policy = plain.moved(2, spread=0.0004 if name.startswith("gspo") else 0.8)
+    policy = plain.moved(2, spread=spread_of(name))
     padded = torch.nn.functional.pad(policy, (0, 3), value=math.nan)
     expected = gradient_of(plain, policy, plain.sampler)
     torch.testing.assert_close(gradient_of(wide, padded, wide.sampler)[:, :WIDTH], expected)
