@@ -166,6 +166,8 @@ def ratios_of_recording(folder: Path, pairs: int, steps: int) -> list[float]:
     run_folder = make_run_folder(folder, 0, steps)
     config = RunConfig.from_file(run_folder / "config.toml")
     run = trainer.prepare(config, Attempt(run_folder, 1), str(uuid.uuid4()))
+    recorder = run.recorder
+    assert recorder is not None, "one process records itself"
     progress = mock.Mock()  # draws nothing
     done = 0
 
@@ -175,7 +177,7 @@ def ratios_of_recording(folder: Path, pairs: int, steps: int) -> list[float]:
         for _ in range(BLOCK_STEPS):
             trainer.train_step(run, done, progress)
             done += 1
-        run.recorder.flush()
+        recorder.flush()
         return time.perf_counter() - started
 
     def unrecorded_block() -> float:
@@ -190,7 +192,7 @@ def ratios_of_recording(folder: Path, pairs: int, steps: int) -> list[float]:
         else:
             unrecorded, recorded = unrecorded_block(), block()
         ratios.append(recorded / unrecorded)
-    run.recorder.close()
+    recorder.close()
     return ratios
 
 
