@@ -1,4 +1,4 @@
-"""How many rollouts a filter finds, and how they spread over the value that orders them: requests of their own."""
+"""Numbers beside the list: how many rollouts a filter finds, how they spread over a value, which values there are."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,12 @@ from typing import Any, Self
 from django.db.models import Aggregate, Count, F, Func, IntegerField, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce
 
-from rlviewer.search.browse import Place, Search, Sort, ordered
+from rlviewer.search.browse import Place, Scope, Search, Sort, ordered
 
 BY_ID = Sort.from_text("-id")
 COUNT_SECONDS = 0.4
 BARS = 48
+NEWEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +114,10 @@ def _bars(search: Search, sort: Sort, low: float, high: float) -> list[float]:
     counts[BARS] = counts.get(BARS, 0) + counts.pop(BARS + 1, 0)
     top = max(counts.values())
     return [counts.get(number, 0) / top for number in range(1, BARS + 1)]
+
+
+def known_values(scope: Scope) -> dict[str, list[str]]:
+    """What the completion offers: every split, and the tasks of the newest rollouts. Two queries."""
+    newest = scope.rollouts().order_by("-pk").values_list("group__prompt__generator", flat=True)[:NEWEST]
+    splits = scope.steps().order_by().values_list("split", flat=True).distinct()
+    return {"split": sorted(splits), "task": sorted(set(newest))}

@@ -29,7 +29,7 @@ from rlviewer.search.fields import COLUMNS, FIELDS, FORMS
 from rlviewer.search.language import FilterError
 from rlviewer.search.lines import read_lines
 from rlviewer.search.sides import side_by_side
-from rlviewer.search.totals import Counted, count, spread
+from rlviewer.search.totals import Counted, count, known_values, spread
 from rlviewer.search.words import meaning
 
 PER_PAGE, PER_SAMPLE = 100, 20
@@ -44,6 +44,7 @@ EXPORTS = (
     ("pairs", "Preference pairs", "Of each group the best and the worst of these rollouts, where their rewards differ"),
     ("prefixes", "Prefixes", "Prompt and the completion up to each recorded boundary of its steps"),
 )
+YES_NO = {"bool": ["yes", "no"], "filled": ["yes", "no"]}
 TOO_LONG = (
     "This took longer than 30 s and was stopped. Narrow it by step:…, or look for whole words, which are indexed."
 )
@@ -120,7 +121,7 @@ def _browse(request: SignedInRequest, scope: Scope, context: dict[str, Any]) -> 
         return _refused(request, context, state, FilterError(TOO_LONG, 0, len(state.filter)), is_fragment)
     if is_fragment:
         return render(request, "search/_more.html" if part == "more" else "search/_rollouts.html", context)
-    return render(request, "search/rollouts.html", context | _controls(state))
+    return render(request, "search/rollouts.html", context | _controls(scope))
 
 
 def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
         "next": _with(query, after=places[-1]) if places and has_next else "",
         "previous": _with(query, before=places[0]) if places and has_previous else "",
         "first": _with(query) if not state.is_first_page else "",
-        "end": _with(query, end=1) if found.has_more and not backwards else "",
+        "end": _with(query, end=1) if places and has_next else "",
         "resume": _with(query, after=found.resume, part="more") if found.resume and not backwards else "",
         "total_address": _with(query, part="total"),
         "scrubber_address": _with(query, part="scrubber", **({"after": state.after} if state.after else {}))
@@ -153,8 +154,9 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
     }
 
 
-def _controls(state: State) -> dict[str, Any]:
-    """What the filter box and its completion need to know."""
+def _controls(scope: Scope) -> dict[str, Any]:
+    """What the filter box and its completion need to know. Two queries."""
+    known = known_values(scope)
     return {
         "fields": [
             {
@@ -162,7 +164,7 @@ def _controls(state: State) -> dict[str, Any]:
                 "kind": field.kind,
                 "help": f"{field.help}{f' In {field.unit}.' if field.unit else ''}",
                 "example": field.example,
-                "values": [*(field.choices or ()), *(("yes", "no") if field.kind in {"bool", "filled"} else ())],
+                "values": known.get(field.name) or list(field.choices or YES_NO.get(field.kind, [])),
             }
             for field in FIELDS.values()
         ],
@@ -186,7 +188,7 @@ def _refused(
     }
     context |= {"problem": problem, "all": "?"}
     if not is_fragment:
-        return render(request, "search/rollouts.html", context | _controls(state), status=422)
+        return render(request, "search/rollouts.html", context | _controls(context["scope"]), status=422)
     response = render(request, "search/_problem.html", context, status=422)
     for name, value in {"HX-Retarget": "#filter-problem", "HX-Reswap": "outerHTML", "HX-Push-Url": "false"}.items():
         response.headers[name] = value

@@ -77,10 +77,12 @@
     show();
     settle();
   }
-  // Asks when the typing pauses; a half-written condition may be wrong then, which the server says without taking the list away.
+  // Asks when the typing pauses, but not for a condition that is still being written.
   let timer = 0;
   function settle() {
     clearTimeout(timer);
+    const { text, quoted } = condition();
+    if (quoted || /[:<>=,.!(-]$/.test(text) || (!list.hidden && text)) return;
     timer = setTimeout(() => htmx.trigger(box.form, "filter-changed"), 450);
   }
   box.addEventListener("input", () => { show(); settle() });

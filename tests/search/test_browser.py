@@ -207,8 +207,9 @@ def test_the_filter_in_plain_words(text: str, sort: str, words: str, db: None) -
 
 def test_page_and_fragment(client: Client, run: Run, django_assert_num_queries) -> None:
     address = reverse("rollout-list", args=[run.pk])
-    # Session, person, run; savepoint, limit, replaced steps, ids, columns, rollouts, chunks, prompts, cells, savepoint; role.
-    with django_assert_num_queries(14):
+    # Session, person, run; savepoint, limit, replaced steps, ids, columns, rollouts, chunks, prompts, cells, savepoint;
+    # replaced steps, tasks and splits for the completion; role.
+    with django_assert_num_queries(17):
         page = client.get(address)
     assert page.content.decode().count("<tr data-row") == 80
     fragment = client.get(address, {"filter": "correct:yes"}, headers={"HX-Request": "true"}).content.decode()
@@ -231,6 +232,15 @@ def test_a_broken_filter_says_where_and_leaves_the_list_alone(client: Client, ru
     fragment = client.get(address, {"filter": "reward<"}, headers={"HX-Request": "true"})
     assert fragment.status_code == 422
     assert (fragment["HX-Retarget"], fragment["HX-Push-Url"]) == ("#filter-problem", "false")
+
+
+def test_what_takes_too_long_is_stopped_with_words(client: Client, run: Run, monkeypatch) -> None:
+    batch = make_batch(run, step=9, groups=1, group_size=4, completion=[b"ab" * 100_000] * 4)
+    store_batch(batch, source="test")
+    index_pending()
+    monkeypatch.setattr(views, "LIMIT_MS", 3)
+    answer = client.get(reverse("rollout-list", args=[run.pk]), {"filter": "step:9 /(a|b)*(aa|bb).*c/"})
+    assert answer.status_code == 422 and "was stopped" in answer.content.decode()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The filter language: every text is a question that Postgres answers, or an error with its place."""
 
 import math
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
@@ -10,6 +11,7 @@ from hypothesis.extra.django import TestCase
 
 from rlviewer.runs.models import Rollout
 from rlviewer.search.compile import compile_filter
+from rlviewer.search.documentation import document
 from rlviewer.search.fields import BY_WORD, FIELDS, FORMS
 from rlviewer.search.language import All, Any, Comparison, FilterError, Not, Prefix, Range, Text, parse
 
@@ -190,3 +192,8 @@ def refuse_literals(execute, sql, params, many, context):
 def test_nan_is_a_value() -> None:
     (part,) = parse("reward:nan").parts
     assert isinstance(part, Comparison) and math.isnan(part.values[0])
+
+
+def test_the_docs_are_written_from_the_same_table() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
+    assert written == document(), "run: python -m rlviewer.search.documentation > docs/filters.md"

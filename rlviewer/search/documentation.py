@@ -1,0 +1,102 @@
+"""docs/filters.md out of the table that drives the language, its completion and its help.
+
+python -m rlviewer.search.documentation > docs/filters.md
+"""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlviewer.search.fields import Field
+
+INTRODUCTION = """# Filters
+
+One search box over the rollouts of a run or of a project. The same filter works in the list, in an export and as `filter=` in the
+API. Conditions side by side must all hold:
+
+```
+reward<0.5 len>200 task:addition "carry the one" step:100..200 stop:length dead:yes
+```
+
+This page is written by `python -m rlviewer.search.documentation`.
+"""
+RULES = """
+## What to know
+
+- `reward>0.5` finds no NaN, though Postgres holds NaN for larger than every number. `reward:nan` finds those, `reward:none` the
+  missing ones. A condition and its negation part all rollouts: `-reward>0.5` also finds what has no reward.
+- **Words** come from an index that a worker fills shortly after rollouts are stored; the list says how many are still missing.
+  Characters in single quotes and regular expressions are read text by text: hits come as they are found, and the total counts up.
+  The first 200,000 characters of a completion can be searched.
+- **Regular expressions** are those of Postgres, up to 200 characters. References back (`\\1`) are refused, since they can take
+  for ever; what is left takes time linear in the text, and is stopped after 30 seconds.
+- A filter has at most 1,000 characters and 40 conditions, brackets lie at most 12 deep. An error names its place and what was
+  expected there; the last result stays on screen.
+- Steps that a later attempt repeated are left out, as everywhere.
+
+## Order and pages
+
+Press a column's head to sort by it; values that are missing come last, after NaN. The address holds filter, order and place
+(`after=` names the value and the number of the row before), so a link shows a colleague the same rows, and the page after row
+999,950 costs what the first one does. The slider above the list goes to any value of the column it is sorted by, the box beside it to
+a step (`340`) or a rollout (`#1234`). “20 at random” draws from what the filter finds; its address keeps the draw.
+
+Keys: `/` filter, `j` `k` rows, `Enter` opens, `x` selects, `c` compares what is selected, `n` `p` pages, `Home` `End` first and last, `r` 20 at
+random, `?` all keys.
+
+## Exports
+
+Of exactly what the filter finds, in the order of the list (pairs: in the order of storing), streamed.
+
+| format | holds |
+| --- | --- |
+| JSON lines | every field below with `prompt_text`, `reference_answer`, `completion`; a text that is no UTF-8 also as `..._base64` |
+| CSV | the same; what a spreadsheet would take for a formula begins with `'` |
+| Parquet | the same to the bit; texts are bytes |
+| SFT examples | `prompt`, `completion`, `rollout` |
+| Preference pairs | `prompt`, `chosen`, `rejected`, their rewards and rollouts: the best and the worst found of each group, where rewards differ |
+| Prefixes | `prompt`, `prefix`, `prefix_tokens`, `reward`, `rollout`: the completion up to each recorded boundary of its steps, where the run's tokens have texts |
+"""
+
+
+def document() -> str:
+    from rlviewer.search.fields import FIELDS, FORMS
+
+    forms = [f"| `{form}` | {words} | `{example}` |" for form, words, example in FORMS]
+    fields = [
+        f"| `{field.name}`{''.join(f' `{alias}`' for alias in field.aliases)} | {_kind(field)} | {field.help} | `{field.example}` |"
+        for field in FIELDS.values()
+    ]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "| write | to find | example |",
+            "| --- | --- | --- |",
+            *forms,
+            "",
+            "## Fields",
+            "",
+            "| field | holds | what it is | example |",
+            "| --- | --- | --- | --- |",
+            *fields,
+            RULES,
+        ]
+    )
+
+
+def _kind(field: "Field") -> str:
+    if field.choices is not None:
+        return ", ".join(field.choices)
+    kind = {"int": "a whole number", "float": "a number", "bool": "yes or no", "filled": "yes or no"}.get(
+        field.kind, "a text"
+    )
+    return f"{kind}{f', {field.unit}' if field.unit else ''}{', may be missing' if field.nullable else ''}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "rlviewer.settings")
+    import django
+
+    django.setup()
+    sys.stdout.write(document())
