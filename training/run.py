@@ -16,7 +16,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ from training.voting import vote_metrics
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 HELD_OUT, BASE_PROFILE = "heldout", "base_profile"
 PROFILE_ROLLOUTS = 1024  # of the base model at a time
+CHECKED_EXAMPLES = 16  # prompts with examples that are counted before the start
 
 logger = logging.getLogger("training")
 
@@ -680,6 +681,7 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
             resolved.params,
         )
     )
+    check_examples(policy, supply, held_out, resolved, config)
     attempt.report(
         plugins={
             "recipe": resolved.recipe.name,
@@ -729,6 +731,25 @@ def load_reference(policy: Policy, config: RunConfig) -> Policy:
 def prompt_tokens(policy: Policy, prompt: str) -> int:
     """So many tokens as a task's prompt takes."""
     return len(policy.encode(worded(policy, TransformedPrompt(prompt=(Segment(prompt),))).text))
+
+
+def check_examples(
+    policy: Policy, supply: TaskSupply, tasks: list[Task], resolved: Resolved, config: RunConfig
+) -> None:
+    """Nothing, if some prompts leave room for their completions also with the most that H2 puts before them.
+
+    Raises:
+        ConfigError: names the room and the longest prompt.
+    """
+    if resolved.parts["H2"] != ("worked_examples",):
+        return
+    rng = random.Random(derived_seed(config.seed, "longest prompts", 0))  # noqa: S311 - reproducible, not secret
+    params = resolved.params | {"examples_start": 1.0, "examples_end": 1.0}
+    context = PromptContext(0, 1, rng, params, supply.examples)
+    # A window of difficulty starts at its first level, whatever the held-out tasks are made at.
+    first = [replace(task, difficulty=0.0) for task in tasks[:CHECKED_EXAMPLES]]
+    transform = TRANSFORMS["worked_examples"]
+    check_prompts(policy, [replace(task, prompt=transform(task, context).text) for task in first], config)
 
 
 def check_prompts(policy: Policy, tasks: list[Task], config: RunConfig) -> None:

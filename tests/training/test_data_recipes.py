@@ -188,3 +188,13 @@ def test_a_pool_that_the_base_model_cannot_solve_is_refused(make_run: MakeRun, m
     assert run_attempt(Attempt(folder, 1), RUN_UID, is_resume=False, draws_bar=False) == REFUSED
     status = json.loads((folder / "attempts" / "1" / "status.json").read_text())
     assert status["error"]["where"] == "algorithm_params.include_unsolved"
+
+
+def test_examples_that_leave_no_room_for_a_completion_are_refused_before_the_first_sample(
+    make_run: MakeRun, model_folder: Path
+) -> None:
+    knobs = "[algorithm_params]\nexample_count = 64\nexamples_start = 0.0\nexamples_end = 0.5"
+    folder = make_run(steps=2, top="algorithm = 'cbrl'", model=str(model_folder), tables=knobs)
+    assert run_attempt(Attempt(folder, 1), RUN_UID, is_resume=False, draws_bar=False) == REFUSED
+    assert "do not fit the model's context of 128" in (folder / "attempts" / "1" / "status.json").read_text()
+    assert stored(folder) == []
