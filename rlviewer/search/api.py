@@ -13,7 +13,8 @@ from rlviewer.runs.api_schemas import Page, RolloutFilters, RolloutOut
 from rlviewer.runs.models import Rollout
 from rlviewer.search.browse import Place, Scope, Search, Sort
 from rlviewer.search.fields import FIELDS
-from rlviewer.search.language import Comparison, FilterError, Node
+from rlviewer.search.language import FilterError
+from rlviewer.search.tree import Comparison, Node
 
 router = Router(tags=["runs"])
 NEXT_HEADER = "Rlviewer-Next"

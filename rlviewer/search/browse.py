@@ -22,7 +22,8 @@ from rlviewer.accounts.models import Project
 from rlviewer.runs.models import Rollout, Run, Step
 from rlviewer.search.compile import Conditions, compile_filter
 from rlviewer.search.fields import FIELDS, Field
-from rlviewer.search.language import All, Comparison, Node, parse
+from rlviewer.search.language import parse
+from rlviewer.search.tree import All, Comparison, Node
 
 FIRST_WINDOW, LAST_WINDOW = 500, 4000
 # Up to this many rollouts of the steps or words asked for are gathered through their index and sorted. More are met soon

@@ -12,7 +12,8 @@ from django.db.models.lookups import Exact
 
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.search.fields import Field
-from rlviewer.search.language import All, Any, Comparison, FilterError, Node, Not, Prefix, Range, Text
+from rlviewer.search.language import FilterError
+from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text
 
 TEXT = "rollouttext__completion"
 # One try of a regular expression on an empty text: building it must not take longer.

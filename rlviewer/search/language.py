@@ -9,10 +9,10 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from rlviewer.search.fields import BY_WORD, Field
+from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text, Value
 
 MAX_CHARS = 1000
 MAX_CONDITIONS = 40
@@ -34,57 +34,6 @@ class FilterError(ValueError):
     def __init__(self, message: str, start: int, end: int) -> None:
         super().__init__(message)
         self.start, self.end = start, max(start, end)
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    text: str
-
-
-# None: nothing stored.
-Value = float | int | bool | str | Range | Prefix | None
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    field: Field
-    op: str  # "=" (one of the values), "<", "<=", ">", ">="
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """`kind` is "words", "prefix", "substring" or "regex"."""
-
-    kind: str
-    text: str
-    ignores_case: bool = False
-    start: int = 0
-    end: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    part: "Node"
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    parts: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Any:
-    parts: tuple["Node", ...]
-
-
-Node = Comparison | Text | Not | All | Any
 
 
 def parse(text: str) -> All:
@@ -223,11 +172,11 @@ class _Parser:
             return Prefix(raw[:-1]) if raw.endswith("*") and not is_quoted else raw
         if field.kind in {"bool", "filled"}:
             if raw.lower() not in YES:
-                self._fail(f"Expected {_expected(field, op)}, not “{raw}”.", start, self.at)
+                self._unexpected(field, op, raw, start)
             return YES[raw.lower()]
         if field.choices is not None:
             if raw.lower() not in field.choices:
-                self._fail(f"Expected {_expected(field, op)}, not “{raw}”.", start, self.at)
+                self._unexpected(field, op, raw, start)
             return field.choices[raw.lower()]
         if op == "=" and ".." in raw:
             low, high = raw.split("..", 1)
@@ -242,16 +191,18 @@ class _Parser:
         return self._number(field, op, raw, start)
 
     def _number(self, field: Field, op: str, raw: str, start: int) -> float | int:
-        end = start + len(raw)
         if field.kind == "int":
             if not re.fullmatch(r"[+-]?\d+", raw, re.ASCII):
-                self._fail(f"Expected {_expected(field, op)}, not “{raw}”.", start, end)
+                self._unexpected(field, op, raw, start)
             if len(raw.lstrip("+-")) > MAX_DIGITS:
-                self._fail(f"A number of at most {MAX_DIGITS} digits is expected.", start, end)
+                self._fail(f"A number of at most {MAX_DIGITS} digits is expected.", start, start + len(raw))
             return int(raw)
         if not NUMBER.fullmatch(raw):
-            self._fail(f"Expected {_expected(field, op)}, not “{raw}”.", start, end)
+            self._unexpected(field, op, raw, start)
         return float(raw)
+
+    def _unexpected(self, field: Field, op: str, raw: str, start: int) -> NoReturn:
+        self._fail(f"Expected {_expected(field, op)}, not “{raw}”.", start, min(len(self.text), start + len(raw)))
 
     def _deeper(self, start: int) -> None:
         self.depth += 1
@@ -266,7 +217,8 @@ class _Parser:
     def _peek(self) -> str:
         return self.text[self.at]
 
-    def _fail(self, message: str, start: int, end: int) -> NoReturn:
+    @staticmethod
+    def _fail(message: str, start: int, end: int) -> NoReturn:
         raise FilterError(message, start, end)
 
 

@@ -18,7 +18,7 @@ from rlviewer.runs.templatetags.show import exact, missing, num, percent, run_co
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.search.compile import TEXT, escaped
 from rlviewer.search.fields import FIELDS, Field
-from rlviewer.search.language import All, Any, Node, Text
+from rlviewer.search.tree import All, Any, Node, Text
 
 BEFORE, AFTER = 40, 90
 WHY_MISSING = {

@@ -6,7 +6,7 @@ from typing import Any as AnyValue
 from rlviewer.runs.templatetags.show import split_name
 from rlviewer.search.browse import Sort
 from rlviewer.search.fields import Field
-from rlviewer.search.language import All, Any, Comparison, Node, Not, Prefix, Range, Text
+from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text
 
 OPERATORS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least"}
 ENDINGS = {0: "that ended by themselves", 1: "cut at the token limit", 2: "ended by an error"}

@@ -13,7 +13,8 @@ from rlviewer.runs.models import Rollout
 from rlviewer.search.compile import compile_filter
 from rlviewer.search.documentation import document
 from rlviewer.search.fields import BY_WORD, FIELDS, FORMS
-from rlviewer.search.language import All, Any, Comparison, FilterError, Not, Prefix, Range, Text, parse
+from rlviewer.search.language import FilterError, parse
+from rlviewer.search.tree import All, Any, Comparison, Not, Prefix, Range, Text
 
 BY_NAME = FIELDS
 

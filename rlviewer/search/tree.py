@@ -1,0 +1,56 @@
+"""A filter as a small tree, between the text that a person writes and the question to the database."""
+
+from dataclasses import dataclass
+
+from rlviewer.search.fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    text: str
+
+
+# None: nothing stored.
+Value = float | int | bool | str | Range | Prefix | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    field: Field
+    op: str  # "=" (one of the values), "<", "<=", ">", ">="
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """`kind` is "words", "prefix", "substring" or "regex"."""
+
+    kind: str
+    text: str
+    ignores_case: bool = False
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    parts: tuple["Node", ...]
+
+
+Node = Comparison | Text | Not | All | Any
