@@ -341,6 +341,20 @@ def test_a_model_folder_that_is_none_is_refused(make_run: MakeRun, tmp_path: Pat
     assert status(folder)["error"]["where"] == "model.path"
 
 
+def test_prompts_that_leave_no_room_are_refused(make_run: MakeRun, model_folder: Path) -> None:
+    folder = make_run(model=str(model_folder))
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("max_new_tokens = 6", "max_new_tokens = 125"))
+    assert attempt(folder) == REFUSED
+    found = status(folder)
+    assert found["error"]["where"] == "sampling.max_new_tokens"
+    assert (
+        "a prompt of 6 tokens and 125 new ones do not fit the model's context of 128; lower it to 122"
+        in found["reason"]
+    )
+    assert not (folder / "spool").exists()
+
+
 def test_weights_that_are_not_finite_stop_the_run_and_name_the_step(
     make_run: MakeRun, model_folder: Path, tmp_path: Path
 ) -> None:
