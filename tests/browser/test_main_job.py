@@ -66,6 +66,6 @@ def test_launch_watch_and_read(page: Page, worker: None, live_app: str, alice: U
     rollout = Rollout.objects.get(id=int(page.url.split("/rollouts/")[1].split("/")[0]))
     page.locator("#tokens .token, #tokens [data-i]").first.hover()
     inspector = page.locator("#inspector")
-    expect(inspector.locator("h2")).to_have_text(f"Token 0 of {rollout.length_tokens}")
+    expect(inspector.locator("h2")).to_have_text(f"Token 0 of 0–{rollout.length_tokens - 1}")
     told = dict(zip(inspector.locator("dt").all_inner_texts(), inspector.locator("dd").all_inner_texts(), strict=True))
     assert float(told["advantage"].replace("−", "-")) == pytest.approx(rollout.advantage, rel=5e-3)

@@ -288,7 +288,7 @@ def test_pages_link_forth_and_back(client: Client, run: Run, monkeypatch) -> Non
 def test_what_matched_is_marked(client: Client, run: Run) -> None:
     store_batch(
         make_batch(
-            run, step=9, groups=1, group_size=2, completion=[b"x" * 300 + b"<b> of Zebra\x00" + b"y" * 300, b"plain"]
+            run, step=9, groups=1, group_size=2, completion=[b"x" * 300 + b"<b> of Zebra \x00" + b"y" * 300, b"plain"]
         ),
         source="test",
     )
@@ -297,7 +297,7 @@ def test_what_matched_is_marked(client: Client, run: Run) -> None:
     for text in ("zebra", "zeb*", "'Zebra'", "/Z[a-z]+a/", '"of zebra"'):
         page = client.get(address, {"filter": f"step:9 {text}"}).content.decode()
         assert page.count("<tr data-row") == 1
-        assert "ebra</mark>⟨00⟩yyy" in page
+        assert "ebra</mark> ⟨00⟩yyy" in page
         assert "<b> of" not in page
 
 
