@@ -9,9 +9,12 @@ from torch import Tensor
 from training.credit import Signal
 from training.divergences import kl_k1, kl_k3
 from training.learner import LearnerBatch, Update
-from training.losses import ratio_statistics
+from training.losses import CLIPPED_HIGH, CLIPPED_LOW, ratio_statistics
 from training.mismatch import effective_sample_share
 from training.rollouts import Rollouts, ScoredRollouts
+
+# A reward function that names its parts by the answer would make a curve of each.
+MOST_REWARD_PARTS = 20
 
 
 def training_metrics(
@@ -33,13 +36,19 @@ def training_metrics(
         "reward_std": reward_std,
         "pass_rate": scores.correct[sampled].double().mean().item(),
         **signal.groups.diagnostics(),
+        **reward_part_means(scores, sampled),
         "length_mean": rollouts.lengths.double().mean().item(),
+        "length_min": float(rollouts.lengths.min()),
+        "length_max": float(rollouts.lengths.max()),
         "truncated_share": 1 - rollouts.is_finished.double().mean().item(),
         "tokens_sampled": float(rollouts.generated.sum()),
         "tokens_trained": float(mask.sum()),
     }
     if bool(signal.kept.any()):
-        metrics["advantage_mean"], metrics["advantage_std"] = scored_moments(signal.advantage[signal.kept])
+        kept = signal.advantage[signal.kept]
+        metrics["advantage_mean"], metrics["advantage_std"] = scored_moments(kept)
+        metrics["advantage_min"], metrics["advantage_max"] = kept.min().item(), kept.max().item()
+        metrics["advantage_positive_share"] = (kept > 0).double().mean().item()
     if bool(mask.any()):
         metrics["entropy"] = counted_mean(rollouts.entropy, mask)
     if not bool(sampled.all()):
@@ -52,6 +61,7 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
     first, last = updates[0], updates[-1]
     mask = batch.loss_mask & last.policy_logprobs.isfinite()
     ratios = ratio_statistics(last.importance_ratio, last.clip_flag)
+    is_clipped = ((last.clip_flag == CLIPPED_HIGH) | (last.clip_flag == CLIPPED_LOW)).double()
     metrics = {
         "loss": mean_of_updates([update.loss for update in updates]),
         "grad_norm": mean_of_updates([update.grad_norm for update in updates]),
@@ -65,6 +75,9 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
         "ratio_min": ratios.ratio_min,
         "ratio_max": ratios.ratio_max,
         "ratio_clamped_tokens": float(last.clamped_tokens),
+        # On which side the rule cut: of the counted tokens whose advantage has that sign.
+        "clip_positive_fraction": counted_mean(is_clipped, mask & (batch.token_advantages > 0)),
+        "clip_negative_fraction": counted_mean(is_clipped, mask & (batch.token_advantages < 0)),
         "sampler_policy_gap": counted_mean((first.policy_logprobs - batch.sampler_logprobs).abs(), mask),
     }
     metrics |= last.metrics
@@ -77,11 +90,24 @@ def _update_metrics(batch: LearnerBatch, updates: Sequence[Update]) -> dict[str,
         metrics["ref_kl_k3"] = counted_mean(kl_k3(last.policy_logprobs, batch.ref_logprobs), mask)
     if batch.recomputed_logprobs is not None:
         gap = batch.recomputed_logprobs - batch.sampler_logprobs
+        metrics["mismatch_ratio_mean"] = counted_mean(gap.exp(), batch.loss_mask)
         metrics["mismatch_mean"] = counted_mean(gap.abs(), batch.loss_mask)
         metrics["mismatch_max"] = gap[batch.loss_mask].abs().max().item()
         metrics["mismatch_dropped_share"] = counted_mean((batch.token_weights == 0).double(), batch.loss_mask)
         metrics["effective_sample_share"] = effective_sample_share(batch.token_weights, batch.loss_mask)
     return metrics
+
+
+def reward_part_means(scores: ScoredRollouts, sampled: Tensor) -> dict[str, float]:
+    """Mean of every named part of the reward over the scored rollouts that are `sampled` (`[B]` bool), where there are several."""
+    rows = [one for one, counts in zip(scores.scored, sampled.tolist(), strict=True) if counts and one.spans]
+    totals: dict[str, list[float]] = {}
+    for row in rows:
+        for span in row.spans:
+            totals.setdefault(span.name, []).append(span.value)
+    if not 1 < len(totals) <= MOST_REWARD_PARTS:
+        return {}
+    return {f"reward_part_{name}": math.fsum(values) / len(rows) for name, values in totals.items()}
 
 
 def mean_of_updates(values: Sequence[float]) -> float:

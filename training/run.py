@@ -187,9 +187,10 @@ def train_step(run: Run, step: int, progress: Progress) -> None:
         side_metrics = learn_values(run, step, rollouts, signal, columns)
     run.rollouts += len(scores.scored)
     # A step that trained nothing leaves the baseline as it was.
+    baseline = {} if signal.groups.running_mean is None else {"baseline": run.running_mean}
     if signal.groups.running_mean is not None and updates:
         run.running_mean = signal.groups.running_mean
-    metrics = training_metrics(rollouts, scores, signal, batch, updates) | observed | side_metrics
+    metrics = baseline | training_metrics(rollouts, scores, signal, batch, updates) | observed | side_metrics
     metrics["prompts_sampled"] = float(len(signal.choices))
     metrics["prompts_kept"] = float(sum(choice.kept for choice in signal.choices))
     metrics |= run.coefficients
