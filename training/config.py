@@ -98,9 +98,8 @@ class SamplingConfig:
     max_new_tokens: int = bounded(64, low=1, high=131072, help="Longest completion, in tokens.")
     temperature: float = bounded(
         1.0,
-        low=0,
+        low=0.0001,
         high=100,
-        open_low=True,
         help="Divides the logits: below 1 draws likely tokens more often. The policy is trained under the same.",
     )
     top_k: int = bounded(0, low=0, high=10_000_000, help="Only the k likeliest tokens are drawn; 0: all.")
