@@ -13,8 +13,9 @@ import torch
 from bench.peers.trl_steps import Spec, Stopwatch, end_ids, say, set_end_chance
 from training.attempt import Attempt
 from training.config import RunConfig
+from training.prepare import prepare
 from training.progress import Progress
-from training.run import prepare, train_step
+from training.run import train_step
 
 draws = random.Random(0)  # noqa: S311 - of a benchmark
 

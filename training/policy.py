@@ -22,6 +22,7 @@ from training.chat import ChatWrapper, chat_wrapper
 from training.config import ConfigError, ModelConfig
 from training.distributed import laid_out_like, local_rank, processes, whole_tree
 from training.model_folder import GGUF_FILES, model_folder, names_code
+from training.transforms import TransformedPrompt
 from training.vocabulary import pieces_of
 
 # Weights come from the folder alone: nothing is fetched and no code in the folder is run.
@@ -86,6 +87,10 @@ class Policy:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids, default=0)
         self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None)
         self._accepts = set(inspect.signature(model.forward).parameters)
+
+    def worded(self, prompt: TransformedPrompt) -> TransformedPrompt:
+        """The prompt as a turn of a conversation, where the model is talked to in turns."""
+        return self.chat.wrap(prompt) if self.chat else prompt
 
     def encode(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`; at the start of a sequence with what the tokenizer puts before it, never with an end."""

@@ -7,29 +7,25 @@ import argparse
 import contextlib
 import dataclasses
 import errno
-import json
 import logging
 import os
-import random
 import sys
 import time
 import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from training import checkpoints, distributed, legality, vocabulary
+from training import checkpoints, distributed, legality
 from training.alarms import sampler_alarm
 from training.attempt import Attempt, die_with_parent, take_folder
 from training.auxiliary import AUXILIARIES
 from training.config import ConfigError, RunConfig
 from training.credit import ModelColumns, Signal, assign_credit, drop_reasons
 from training.divergences import adapted_coefficient, adapted_entropy_coefficient
-from training.engines.base import Engine
+from training.evaluation import evaluate, is_evaluation_due, judged, profile_base, sampling_json
 from training.learner import (
     LearnerBatch,
     NonFiniteError,
@@ -39,18 +35,17 @@ from training.learner import (
     logprobs_under,
     update_policy,
 )
-from training.legality import Resolved
 from training.losses import LOSSES, MASKED
-from training.machine import code_version, hardware
-from training.metrics import correct_per_prompt, evaluation_metrics, training_metrics
-from training.optimizers import Optimizer, WeightAverage, learning_rate_at
-from training.plans import PLANS, SampleRequest
-from training.policy import BeforeLearning, Policy, load_policy
+from training.metrics import training_metrics
+from training.optimizers import learning_rate_at
+from training.plans import PLANS
+from training.policy import Policy
+from training.prepare import checkpoint_folder, prepare, resume
 from training.processes import further_processes, is_among_others
 from training.progress import Progress
 from training.recording import Recorder, batch_header, make_batch
 from training.reward_shaping import kl_in_reward
-from training.rewards import LABEL_FREE, RewardFunction, evaluation_functions, reward_functions
+from training.rewards import LABEL_FREE, reward_functions
 from training.rollouts import (
     Rollouts,
     ScoredRollouts,
@@ -59,95 +54,20 @@ from training.rollouts import (
     outcomes_by_group,
     rescored,
     sample_rollouts,
-    score_rollouts,
     seen_groups,
     shuffle_rewards,
     tracked_values,
 )
-from training.seeds import SeedStream, derived_seed, fix_string_hashes
-from training.selection import ChosenPrompt, Uniform, prompt_columns
-from training.selections import SELECTIONS
-from training.sharding import sharded, shared_engine
-from training.side_models import SIDE_MODELS, SideModel
-from training.supply import SUPPLIES, SupplyContext, TaskSupply
-from training.tasks.base import Task
-from training.tasks.pool import check_room
-from training.tasks.stream import HELD_OUT_SEED, held_out_tasks
-from training.trackers import base_rates
-from training.transforms import TRANSFORMS, PromptContext, Segment, TransformedPrompt, identity
+from training.run_state import Run
+from training.seeds import derived_seed, fix_string_hashes
+from training.selection import prompt_columns
+from training.transforms import TRANSFORMS, PromptContext
 from training.trust_region import update_within_region
 from training.voting import vote_metrics
 
 FINISHED, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
-HELD_OUT, BASE_PROFILE = "heldout", "base_profile"
-PROFILE_ROLLOUTS = 1024  # of the base model at a time
-CHECKED_EXAMPLES = 16  # prompts with examples that are counted before the start
 
 logger = logging.getLogger("training")
-
-
-@dataclass(slots=True)
-class Run:
-    """Everything a step needs. What changes from step to step is in `state()`."""
-
-    config: RunConfig
-    resolved: Resolved
-    policy: Policy
-    reference: Policy | None
-    engine: Engine
-    optimizer: Optimizer
-    average: WeightAverage | None
-    side_model: SideModel
-    supply: TaskSupply
-    selection: Uniform
-    held_out: list[Task]
-    sampler_seeds: SeedStream
-    shuffle_seeds: SeedStream
-    transform_rng: random.Random
-    recorder: Recorder | None  # of the process that leads
-    attempt: Attempt
-    uid: str
-    rollouts: int = 0
-    running_mean: float = 0.0  # of the rewards of the steps before
-    base_correct: list[int] = field(default_factory=list)  # per held-out prompt, of the base model
-    coefficients: dict[str, float] = field(default_factory=dict)  # of terms whose weight may follow a target
-    events: list[dict[str, Any]] = field(default_factory=list)  # of the step at hand
-    seconds: dict[str, float] = field(default_factory=dict)  # phases of the step at hand
-
-    def part(self, hook: str) -> str:
-        return self.resolved.parts[hook][0]
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "stream": self.supply.state(),
-            "selection": self.selection.state(),
-            "sampler_seeds": self.sampler_seeds.state(),
-            "shuffle_seeds": self.shuffle_seeds.state(),
-            "transform_rng": self.transform_rng.getstate(),
-            "rollouts": self.rollouts,
-            "running_mean": self.running_mean,
-            "coefficients": self.coefficients,
-            "base_correct": self.base_correct,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.supply.restore(state["stream"])
-        self.sampler_seeds.restore(state["sampler_seeds"])
-        self.shuffle_seeds.restore(state["shuffle_seeds"])
-        version, internal, gauss = state["transform_rng"]
-        self.transform_rng.setstate((version, tuple(internal), gauss))
-        self.rollouts = state["rollouts"]
-        # Checkpoints of older versions keep none of these.
-        self.running_mean = state.get("running_mean", 0.0)
-        self.selection.restore(state.get("selection", {}))
-        self.coefficients |= state.get("coefficients", {})
-        self.base_correct = state["base_correct"]
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
 def train(run: Run, first_step: int, progress: Progress) -> bool:
@@ -224,7 +144,7 @@ def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
     chosen = run.selection.choose(prompt_count)
     transform = TRANSFORMS[run.part("H2")]
     context = PromptContext(step, run.config.steps, run.transform_rng, run.resolved.params, run.supply.examples)
-    prompts = [worded(run.policy, transform(choice.task, context)) for choice in chosen]
+    prompts = [run.policy.worded(transform(choice.task, context)) for choice in chosen]
     requests = PLANS[run.part("H3")](prompts, config.group_size)
     return sample_rollouts(
         run.policy,
@@ -235,24 +155,6 @@ def sample_step(run: Run, step: int, prompt_count: int) -> Rollouts:
         temperature=config.temperature,
         max_new_tokens=config.max_new_tokens,
         seed=run.sampler_seeds.next(),
-    )
-
-
-def worded(policy: Policy, prompt: TransformedPrompt) -> TransformedPrompt:
-    """The prompt as a turn of a conversation, where the model is talked to in turns."""
-    return policy.chat.wrap(prompt) if policy.chat else prompt
-
-
-def judged(run: Run, rollouts: Rollouts, functions: list[RewardFunction]) -> ScoredRollouts:
-    """What the reward functions say, asked once however many processes there are."""
-    return distributed.from_leader(
-        lambda: score_rollouts(
-            rollouts,
-            run.resolved.family,
-            functions,
-            truncated=run.config.truncated,
-            params=run.resolved.params,
-        )
     )
 
 
@@ -509,118 +411,6 @@ def record_step(
     recorder.put(recorded, metrics)
 
 
-def is_evaluation_due(config: RunConfig, step: int) -> bool:
-    """Before the first step and on the schedule; the last model is evaluated after the loop."""
-    return step == 0 or (config.eval.every_steps > 0 and step % config.eval.every_steps == 0)
-
-
-def evaluate(run: Run, checkpoint_step: int, progress: Progress) -> None:
-    """Held-out rollouts of the policy as it is. Draws nothing that training draws, so the schedule changes no step."""
-    started, samples = time.perf_counter(), run.config.eval.samples
-    run.attempt.report(state="running", phase="evaluating")
-    run.seconds.clear()
-    with evaluated_weights(run):
-        rollouts, scores = answer(
-            run, run.held_out, samples, seed=derived_seed(run.config.seed, "evaluation", checkpoint_step)
-        )
-    if checkpoint_step == 0:
-        run.base_correct = correct_per_prompt(rollouts, scores)
-    metrics = evaluation_metrics(rollouts, scores, samples=samples)
-    progress.evaluation(checkpoint_step, metrics)
-    metrics["seconds_step"] = time.perf_counter() - started
-    base = {
-        "base_pass_rate": [right / samples for right in run.base_correct],
-        "base_samples": [samples] * len(run.held_out),
-    }
-    record_answers(run, checkpoint_step, HELD_OUT, rollouts, scores, metrics, base)
-
-
-def profile_base(run: Run) -> None:
-    """What the base model makes of the prompts that H9 wants to know about, stored as an evaluation of its own."""
-    tasks, samples = run.selection.to_profile, run.selection.profile_samples
-    if not tasks:
-        return
-    started = time.perf_counter()
-    run.seconds.clear()
-    size = max(PROFILE_ROLLOUTS // samples, 1)
-    parts = []
-    for first in range(0, len(tasks), size):
-        run.attempt.report(state="running", phase=f"asking the base model, prompt {first + 1} of {len(tasks)}")
-        seed = derived_seed(run.config.seed, "base profile", first)
-        parts.append(answer(run, tasks[first : first + size], samples, seed=seed))
-    sampled, scored = zip(*parts, strict=True)
-    rollouts, scores = join_rollouts(sampled, run.policy.pad_id), join_scores(scored)
-    run.selection.learn_profile(seen_groups(rollouts, scores))
-    metrics = evaluation_metrics(rollouts, scores, samples=samples)
-    metrics["seconds_step"] = time.perf_counter() - started
-    rates = [base_rates(group) for group in seen_groups(rollouts, scores)]
-    base = {name: [rate[name] for rate in rates] for name in ("base_pass_rate", "base_samples")}
-    record_answers(run, 0, BASE_PROFILE, rollouts, scores, metrics, base)
-
-
-def answer(run: Run, tasks: list[Task], samples: int, *, seed: int) -> tuple[Rollouts, ScoredRollouts]:
-    """Completions of `tasks` as they stand, judged with the answer key."""
-    config = run.config
-    with run.phase("sample"):
-        rollouts = sample_rollouts(
-            run.policy,
-            run.engine,
-            [ChosenPrompt(task) for task in tasks],
-            [worded(run.policy, identity(task)) for task in tasks],
-            [SampleRequest(prompt=index, count=samples) for index in range(len(tasks))],
-            temperature=config.sampling.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            seed=seed,
-        )
-    with run.phase("score"):
-        scores = judged(run, rollouts, evaluation_functions(run.resolved.parts["H4"]))
-    return rollouts, scores
-
-
-def record_answers(
-    run: Run,
-    checkpoint_step: int,
-    split: str,
-    rollouts: Rollouts,
-    scores: ScoredRollouts,
-    metrics: dict[str, float],
-    group_columns: dict[str, Any],
-) -> None:
-    if run.recorder is None:
-        return
-    header = batch_header(run.uid, run.attempt.number, checkpoint_step, split=split, phase_seconds=run.seconds)
-    recorded = make_batch(
-        header,
-        rollouts,
-        scores,
-        pieces=run.policy.pieces,
-        checkpoint_step=checkpoint_step,
-        sample_seconds=run.seconds["sample"],
-        rollout_columns={},
-        token_columns={},
-        group_columns={"sampling": [sampling_json(run)] * len(rollouts.prompts), **group_columns},
-    )
-    run.recorder.put(recorded, metrics)
-
-
-@contextlib.contextmanager
-def evaluated_weights(run: Run) -> Iterator[None]:
-    """The weights that evaluations see: those that train, or their moving average."""
-    if run.average is None or not run.config.eval.average_weights:
-        yield
-        return
-    with run.average.in_place():
-        run.engine.weights_changed()
-        yield
-    run.engine.weights_changed()
-
-
-def sampling_json(run: Run) -> str:
-    sampling = run.config.sampling
-    told = ("temperature", "max_new_tokens", "top_k", "top_p", "min_p", "engine")
-    return json.dumps({name: getattr(sampling, name) for name in told})
-
-
 def save_checkpoint(run: Run, step: int) -> None:
     """After everything that led to it is durable in the spool."""
     run.attempt.report(phase="saving a checkpoint")
@@ -638,155 +428,6 @@ def save_checkpoint(run: Run, step: int) -> None:
     )
     kept = [] if saved is None else checkpoints.listed(checkpoint_folder(run.attempt))
     run.attempt.report(last_checkpoint=step, checkpoints=[one.summary() for one in kept])
-
-
-def checkpoint_folder(attempt: Attempt) -> Path:
-    return attempt.run_folder / "checkpoints"
-
-
-def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
-    """Load and build what the configuration names.
-
-    Raises:
-        ConfigError: it cannot run; names the key.
-    """
-    resolved = legality.resolve(config, on_worker=True)
-    reward_functions(resolved.parts["H4"])  # one's own must be found before a model is loaded for it
-    if config.threads or distributed.processes() > 1:
-        torch.set_num_threads(config.threads or distributed.own_threads())
-    # Same seed, same rollouts: on a GPU too, as far as its kernels allow.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.manual_seed(config.seed)
-    attempt.report(phase="loading the model")
-    policy = load_policy(config.model)
-    held_out = held_out_tasks(resolved.family, resolved.task_params, config.eval.prompts, HELD_OUT_SEED)
-    check_prompts(policy, held_out, config)
-    check_room(
-        resolved.family,
-        resolved.task_params,
-        lambda prompt: prompt_tokens(policy, prompt),
-        max_new_tokens=config.sampling.max_new_tokens,
-        context_tokens=policy.context_tokens,
-    )
-    if distributed.is_leader():
-        vocabulary.write(attempt.run_folder / vocabulary.FILE_NAME, policy.pieces)
-    supply = SUPPLIES[resolved.parts["H1"][0]](
-        SupplyContext(
-            resolved.family,
-            resolved.task_params,
-            config.seed,
-            config.sampling.group_size,
-            resolved.pool,
-            resolved.params,
-        )
-    )
-    check_examples(policy, supply, held_out, resolved, config)
-    attempt.report(
-        plugins={
-            "recipe": resolved.recipe.name,
-            "parameters": resolved.params,
-            "task": {"name": resolved.family.name, "version": resolved.family.version},
-            **resolved.parts,
-        },
-        hardware=hardware(policy.device),
-        code_version=code_version(),
-    )
-    # A side model may start as a copy of the policy, and shards cannot be copied.
-    side_model = SIDE_MODELS[resolved.parts["H10"][0]](policy, resolved.params, config.optimizer.micro_batch_rollouts)
-    policy = sharded(policy)
-    optimizer = Optimizer(policy.model, config.optimizer)
-    decay = config.optimizer.ema_decay
-    return Run(
-        config=config,
-        resolved=resolved,
-        policy=policy,
-        reference=load_reference(policy, config) if "ref_logprobs" in resolved.needs else None,
-        engine=shared_engine(policy, config, attempt.folder),
-        optimizer=optimizer,
-        average=WeightAverage(optimizer.parameters, decay) if decay else None,
-        side_model=side_model,
-        supply=supply,
-        selection=SELECTIONS[resolved.parts["H9"][0]](supply, resolved.params, config.seed),
-        held_out=held_out,
-        sampler_seeds=SeedStream(config.seed, "sampler"),
-        shuffle_seeds=SeedStream(config.seed, "shuffle"),
-        transform_rng=random.Random(derived_seed(config.seed, "transform", 0)),  # noqa: S311 - reproducible, not secret
-        recorder=Recorder(attempt.run_folder / "spool") if distributed.is_leader() else None,
-        attempt=attempt,
-        uid=run_uid,
-        coefficients={
-            name: resolved.params[name]
-            for name, need in (("kl_coefficient", "ref_logprobs"), ("entropy_coefficient", "policy_entropy"))
-            if need in resolved.needs
-        },
-    )
-
-
-def load_reference(policy: Policy, config: RunConfig) -> Policy:
-    """The policy before its first step: without its adapters, or loaded once more."""
-    return BeforeLearning(policy) if config.model.lora_rank else sharded(load_policy(config.model))
-
-
-def prompt_tokens(policy: Policy, prompt: str) -> int:
-    """So many tokens as a task's prompt takes."""
-    return len(policy.encode(worded(policy, TransformedPrompt(prompt=(Segment(prompt),))).text))
-
-
-def check_examples(
-    policy: Policy, supply: TaskSupply, tasks: list[Task], resolved: Resolved, config: RunConfig
-) -> None:
-    """Nothing, if some prompts leave room for their completions also with the most that H2 puts before them.
-
-    Raises:
-        ConfigError: names the room and the longest prompt.
-    """
-    if resolved.parts["H2"] != ("worked_examples",):
-        return
-    rng = random.Random(derived_seed(config.seed, "longest prompts", 0))  # noqa: S311 - reproducible, not secret
-    params = resolved.params | {"examples_start": 1.0, "examples_end": 1.0}
-    context = PromptContext(0, 1, rng, params, supply.examples)
-    # A window of difficulty starts at its first level, whatever the held-out tasks are made at.
-    first = [replace(task, difficulty=0.0) for task in tasks[:CHECKED_EXAMPLES]]
-    transform = TRANSFORMS["worked_examples"]
-    check_prompts(policy, [replace(task, prompt=transform(task, context).text) for task in first], config)
-
-
-def check_prompts(policy: Policy, tasks: list[Task], config: RunConfig) -> None:
-    """Nothing, if these prompts leave room for their completions.
-
-    Raises:
-        ConfigError: names the room and the longest prompt.
-    """
-    longest, new = max(prompt_tokens(policy, task.prompt) for task in tasks), config.sampling.max_new_tokens
-    if policy.context_tokens is not None and longest + new > policy.context_tokens:
-        raise ConfigError(
-            "sampling.max_new_tokens",
-            f"a prompt of {longest} tokens and {new} new ones do not fit the model's context of {policy.context_tokens}; "
-            f"lower it to {max(policy.context_tokens - longest, 0)} at most, or make the tasks shorter",
-        )
-
-
-def resume(run: Run) -> int:
-    """Go on from the newest intact checkpoint; returns the first step to do, 0 when there is none."""
-    folder = checkpoint_folder(run.attempt)
-    run.attempt.report(checkpoints=[one.summary() for one in checkpoints.listed(folder)])
-    found = distributed.from_leader(lambda: checkpoints.newest_intact(folder))
-    if found is None:
-        logger.info("no checkpoint to resume from, starting from step 0")
-        return 0
-    restored = checkpoints.load(found, run.policy, run.optimizer, run.average)
-    run.restore(restored.state)
-    run.side_model.restore(restored.side_state)
-    run.attempt.report(
-        resumed_from_step=found.step,
-        step=found.step,
-        rollouts=run.rollouts,
-        last_checkpoint=found.step,
-    )
-    logger.info("resumed from the checkpoint after step %d", found.step)
-    return found.step
 
 
 def run_attempt(
