@@ -338,12 +338,10 @@
     return address;
   }
   function remember() {
+    // At once, since a key may follow them in the next moment; browsers limit how often the address may change.
+    for (const link of $$("a[data-carry]")) link.href = write(new URL(link.href), state());
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      const now = state();
-      history.replaceState(history.state, "", write(new URL(location.href), { token: chosen, ...now }));
-      for (const link of $$("a[data-carry]")) link.href = write(new URL(link.href), now);
-    }, 150);
+    timer = setTimeout(() => history.replaceState(history.state, "", write(new URL(location.href), { token: chosen, ...state() })), 150);
   }
   function keep() {
     isTold = true;
