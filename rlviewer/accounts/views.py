@@ -55,7 +55,7 @@ def _next_page(request: HttpRequest) -> str:
 
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """Everybody; ends this session only."""
+    """Everybody; other devices stay signed in."""
     logout(request)
     return redirect("sign-in")
 

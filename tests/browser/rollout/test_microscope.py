@@ -381,3 +381,13 @@ def test_everything_open_is_accessible_and_fits(
         page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), query
         assert violations(page) == [], query
+
+
+def test_rules_that_cannot_be_asked_say_so_without_widening_a_narrow_page(page: Page, run: Run) -> None:
+    given = columns(2, 12)
+    del given["recomputed_logprobs"]
+    rollout, _ = store(run, 2, **given)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/rollouts/{rollout.pk}/?rule=clipped&clip_low=0.1")
+    expect(page.locator("#what-if option:disabled").first).to_contain_text("needs recomputed log-probabilities")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
