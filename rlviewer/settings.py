@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "rlviewer.runs",
     "rlviewer.ingest",
     "rlviewer.search",
+    "rlviewer.signal",
     "rlviewer.launch",
     "rlviewer.live",
     "rlviewer.embedded",

@@ -19,6 +19,7 @@ APP_ORDER = (
     "runs",
     "ingest",
     "search",
+    "signal",
     "analysis",
     "launch",
     "sweeps",

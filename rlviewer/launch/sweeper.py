@@ -19,6 +19,7 @@ from rlviewer.launch.services import FOREGROUND, announce_state, hint_workers, n
 from rlviewer.outbox import services as outbox
 from rlviewer.runs.models import Attempt, Run, RunState
 from rlviewer.search.lag import PENDING
+from rlviewer.signal import lag as signal_lag
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Sweeper:
             self._do(end_abandoned)
             has_announced = self.is_idle and self._do(lambda: announce_queued(self.queues))
             self._do(index_texts)
+            self._do(compute_signals)
             if is_housekeeping:
                 self._do(adopt_orphans)
                 self._do(prune)
@@ -149,6 +151,18 @@ def index_texts() -> None:
         from rlviewer.search.services import index_pending
 
         index_pending(STEPS_AT_A_TIME)
+
+
+def compute_signals() -> None:
+    """Work out what new steps taught."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT EXISTS (SELECT {signal_lag.PENDING})")
+        has_pending = cursor.fetchone()[0]
+    if has_pending:
+        # Loads numpy and Arrow, as above.
+        from rlviewer.signal.services import compute_pending
+
+        compute_pending(STEPS_AT_A_TIME)
 
 
 def adopt_orphans() -> None:

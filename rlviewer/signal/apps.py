@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class SignalConfig(AppConfig):
+    name = "rlviewer.signal"

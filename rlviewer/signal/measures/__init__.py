@@ -1,0 +1,1 @@
+"""Pure functions from one step's rollouts to its numbers."""
