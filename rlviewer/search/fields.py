@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlviewer.runs.causes import PLACE
 from rlviewer.runs.models import StopReason
 
 
@@ -60,6 +61,7 @@ EXAMPLES = {
     "algorithm": "algorithm:grpo",
     "drop": "drop:'dead group'",
     "cause": "cause:all_wrong",
+    "why": "why:truncated",
 }
 
 _ALL = (
@@ -104,6 +106,16 @@ _ALL = (
     Field("drop", "drop reason", "text", "drop_reason", "Why it was left out of the update."),
     Field("dead", "dead group", "filled", "group__dead_cause", "Every rollout of its group got the same reward.", is_column=False),
     Field("cause", "dead cause", "text", "group__dead_cause", "Why its group is dead: all_right, all_wrong, same_score, single, unscored."),
+    Field(
+        "why",
+        "why it taught nothing",
+        "choice",
+        "group__groupsignal__cause",
+        "The first cause that fits a dead group; worked out some seconds after storing.",
+        choices=PLACE,
+        nullable=True,
+        is_column=False,
+    ),
     Field("attempt", "attempt", "int", "step__attempt__number", "Try of the run that stored it.", is_column=False),
     Field("algorithm", "algorithm", "text", "step__run__algorithm", "Of the run.", is_column=False),
 )  # fmt: skip

@@ -6,8 +6,8 @@ All of it follows from stored rollouts: dropping the tables loses nothing, the s
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from rlviewer.runs.causes import CAUSES
 from rlviewer.runs.models import Group, Step
-from rlviewer.signal.causes import CAUSES
 
 
 class StepSignal(models.Model):

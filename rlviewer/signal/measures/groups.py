@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rlviewer.runs.causes import CAUSES, PLACE
 from rlviewer.runs.models import Group, StopReason
-from rlviewer.signal.causes import CAUSES, PLACE
 from rlviewer.signal.material import Integers, Material
 
 # Below this an advantage moves next to nothing. Groups are compared in units of their own spread or of the reward, both near 1.
