@@ -19,32 +19,38 @@ def _named(text: str, keep: str = "") -> str:
     return "".join(char if char.isprintable() or char in keep else _shown(char) for char in text)
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """Text of `data` without loss, which must be named before it is shown."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def visible(data: bytes) -> str:
     """All of `data` as printable text: a newline is ⏎, a control or a byte that is no UTF-8 is ⟨FF⟩, a hidden character ⟨U+202E⟩."""
-    return _named(_decoded(data))
+    return _named(decoded(data))
 
 
 def visible_end(data: bytes, limit: int = 120) -> str:
     """The last `limit` characters, where an answer usually stands; an ellipsis says that more came before."""
     # A character has at most four bytes, so one that the cut splits lies outside of the last `limit`.
-    text = _decoded(data[-4 * limit - 3 :])
+    text = decoded(data[-4 * limit - 3 :])
     is_all = len(text) <= limit and len(data) <= 4 * limit + 3
     return _named(text) if is_all else "…" + _named(text[-limit:])
 
 
 def visible_start(data: bytes, limit: int = 200) -> str:
     """The first `limit` characters; an ellipsis says that more follows."""
-    text = _decoded(data[: 4 * limit + 3])
+    text = decoded(data[: 4 * limit + 3])
     is_all = len(text) <= limit and len(data) <= 4 * limit + 3
     return _named(text) if is_all else _named(text[:limit]) + "…"
 
 
+def visible_lines(text: str) -> str:
+    """All of a decoded text with its line breaks and tabs; everything else that hides is named."""
+    return _named(text, keep="\n\t")
+
+
 def visible_block(data: bytes, limit: int) -> tuple[str, bool]:
     """Up to `limit` characters with their line breaks and tabs, for a `pre`; and whether more follows."""
-    text = _decoded(data[: 4 * limit + 3])
+    text = decoded(data[: 4 * limit + 3])
     is_all = len(text) <= limit and len(data) <= 4 * limit + 3
-    return _named(text[:limit], keep="\n\t"), not is_all
+    return visible_lines(text[:limit]), not is_all
