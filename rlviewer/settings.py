@@ -32,6 +32,7 @@ INSTALLED_APPS = [
     "rlviewer.outbox",
     "rlviewer.runs",
     "rlviewer.ingest",
+    "rlviewer.review",
     "rlviewer.search",
     "rlviewer.signal",
     "rlviewer.launch",

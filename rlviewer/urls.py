@@ -9,6 +9,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.accounts.urls")),
     path("", include("rlviewer.runs.list_urls")),
     path("", include("rlviewer.runs.urls")),
+    path("", include("rlviewer.review.urls")),
     path("", include("rlviewer.search.urls")),
     path("", include("rlviewer.launch.urls")),
     path("api/v1/", api.urls),

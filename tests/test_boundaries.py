@@ -18,6 +18,7 @@ APP_ORDER = (
     "outbox",
     "runs",
     "ingest",
+    "review",
     "search",
     "signal",
     "analysis",

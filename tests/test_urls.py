@@ -12,6 +12,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from rlviewer.accounts.models import ApiToken, Member, Project, Role, User
 from rlviewer.ingest.services import store_batch
+from rlviewer.review.services import Said, add_label
 from rlviewer.runs.models import Rollout
 from tests.factories import make_batch, make_run, make_user
 
@@ -76,15 +77,26 @@ TABLE: dict[str, Row] = {
     "run-continue": write("member", "run"),
     "run-resume": write("member", "run"),
     "step-detail": read("viewer", "run", "split", "index"),
+    "signal": read("viewer", "run"),
+    "signal-page": read("viewer", "run", "signal"),
+    "signal-prompts": read("viewer", "run", "prompt_list"),
     "rollout-list": read("viewer", "run"),
     "project-rollouts": read("viewer", "project"),
     "run-rollouts-export": read("viewer", "run", "export"),
     "project-rollouts-export": read("viewer", "project", "export"),
+    "rollout-preview": read("viewer", "rollout"),
     "rollout-compare": read("stranger"),
     "rollout-columns": write("stranger"),
     "rollout-detail": read("viewer", "rollout"),
     "rollout-part": read("viewer", "rollout", "part"),
     "rollout-raw": read("viewer", "rollout", "what"),
+    "rollout-labels": read("viewer", "rollout"),
+    "label-add": write("member", "rollout"),
+    "label-edit": write("member", "label"),
+    "label-remove": write("member", "label"),
+    "project-labels": read("viewer", "project"),
+    "label-name-add": write("member", "project"),
+    "label-name-change": write("member", "project"),
     # A fixed document, the same for every method.
     "api:openapi-json": Row(dict.fromkeys(METHODS, "anonymous"), is_api=True),
     "api:api-root": Row({}, is_api=True),
@@ -130,6 +142,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
     run = make_run(project)
     store_batch(make_batch(run, groups=2, group_size=2, tokens=4), source="test")
     token, _ = ApiToken.issue(root, "token")
+    label = add_label(bob, Rollout.objects.all()[0], Said(note="odd"))
     people = {"stranger": charlie, "viewer": viewer, "member": bob, "admin": alice, "root": root}
     args = {
         "project": project.id,
@@ -138,11 +151,14 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "membership": membership.id,
         "person": charlie.id,
         "token": token.id,
+        "label": label.id,
         "split": "train",
         "index": 0,
         "export": "csv",
         "what": "text",
         "part": "turns",
+        "signal": "dead-groups",
+        "prompt_list": "drop",
     }
     return World(people, args)
 

@@ -41,10 +41,10 @@
   const starts = new Set(data.boundaries);
   const origins = fields.get("origin");
   const isMixed = origins !== undefined && origins.counts.filter(Boolean).length > 1;
-  let colour = null, under = null, marks = null;
+  let colour = null, under = null, marks = null, labelled = null;
   let chosen = null, pointed = null, range = null;
   const inRange = (i) => range !== null && i >= range[0] && i <= range[1];
-  const classes = (i) => `tk ${colour ? colourClass(colour, i) : ""}${under ? underlineClass(under, i) : ""}${kinds[i]}${i === chosen ? " is-chosen" : ""}${i === pointed ? " is-pointed" : ""}${inRange(i) ? " is-ranged" : ""}${marks?.[i] ? " is-marked" : ""}`;
+  const classes = (i) => `tk ${colour ? colourClass(colour, i) : ""}${under ? underlineClass(under, i) : ""}${kinds[i]}${i === chosen ? " is-chosen" : ""}${i === pointed ? " is-pointed" : ""}${inRange(i) ? " is-ranged" : ""}${marks?.[i] ? " is-marked" : ""}${labelled?.[i] ? " is-labelled" : ""}`;
   function paint(i) {
     const now = classes(i);
     if (painted[i] !== now) painted[i] = spans[i].className = now;
@@ -229,6 +229,12 @@
     picture?.move(chosen);
     inspect();
     remember();
+    tellChosen();
+  }
+  // What else stands on the page, such as labels, speaks of the tokens that are chosen: first, and one past the last.
+  function tellChosen() {
+    const detail = range ? [range[0], range[1] + 1] : chosen === null ? null : [chosen, chosen + 1];
+    place.dispatchEvent(new CustomEvent("tokens-chosen", { detail, bubbles: true }));
   }
   function chooseRange(from, to) {
     range = [from, to];
@@ -238,7 +244,14 @@
     chart?.brush(range);
     chart?.move(null);
     inspect();
+    remember();
+    tellChosen();
     spans[from]?.scrollIntoView({ block: "nearest" });
+  }
+  /** Shift and an arrow: one token more or less at the end of the range. */
+  function extend(by) {
+    const [from, to] = range ?? [chosen ?? 0, chosen ?? 0];
+    chooseRange(from, Math.max(from, Math.min(count - 1, to + by)));
   }
   function lineAbove(direction) {
     const at = spans[chosen ?? 0].getBoundingClientRect();
@@ -267,11 +280,23 @@
     const span = event.target.closest("[data-i]");
     if (span && getSelection().isCollapsed) choose(Number(span.dataset.i), false);
   });
+  // Text that is selected over several tokens chooses them.
+  document.addEventListener("mouseup", () => {
+    const selection = getSelection();
+    if (selection.isCollapsed || !place.contains(selection.anchorNode) || !place.contains(selection.focusNode)) return;
+    const [a, b] = [selection.anchorNode, selection.focusNode].map((node) => (node.nodeType === Node.TEXT_NODE ? node.parentElement : node).closest("[data-i]")?.dataset.i);
+    if (a !== undefined && b !== undefined && a !== b) chooseRange(Math.min(a, b), Math.max(a, b));
+  });
+  place.addEventListener("labels-shown", (event) => {
+    labelled = new Uint8Array(count);
+    for (const [start, end] of event.detail) labelled.fill(1, start, end);
+    recolour();
+  });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]") || view !== "tokens" || !count) return;
     const here = event.target === place;
     if (!here && event.target.closest("input, select, textarea, button, summary, [tabindex='0']")) return;
-    const moves = {
+    const moves = event.shiftKey ? { ArrowRight: () => extend(1), ArrowLeft: () => extend(-1) } : {
       ArrowRight: () => choose(chosen === null ? 0 : chosen + 1, true),
       ArrowLeft: () => choose(chosen === null ? count - 1 : chosen - 1, true),
       ...(here && { ArrowDown: () => choose(lineAbove(1), true), ArrowUp: () => choose(lineAbove(-1), true), Home: () => choose(0, true), End: () => choose(count - 1, true) }),
@@ -341,7 +366,7 @@
     // At once, since a key may follow them in the next moment; browsers limit how often the address may change.
     for (const link of $$("a[data-carry]")) link.href = write(new URL(link.href), state());
     clearTimeout(timer);
-    timer = setTimeout(() => history.replaceState(history.state, "", write(new URL(location.href), { token: chosen, ...state() })), 150);
+    timer = setTimeout(() => history.replaceState(history.state, "", write(new URL(location.href), { token: chosen, tokens: range?.join("-"), ...state() })), 150);
   }
   function keep() {
     isTold = true;
@@ -514,5 +539,7 @@
   if (asked.has("mark")) mark(asked.get("mark"));
   const token = asked.get("token");
   if (token !== null && /^\d+$/.test(token)) choose(Number(token), true);
+  const [first, last] = /^(\d{1,9})-(\d{1,9})$/.exec(asked.get("tokens"))?.slice(1).map(Number) ?? [];
+  if (first <= last && last < count) chooseRange(first, last);
   look(asked.get("view") ?? (count ? "tokens" : "text"));
 })();
