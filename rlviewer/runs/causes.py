@@ -1,8 +1,11 @@
 """Why a group taught nothing: the first cause that fits, with what to do about it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from rlviewer.runs.models import StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +106,56 @@ CAUSES = (
     ),
 )
 PLACE = {cause.key: place for place, cause in enumerate(CAUSES)}
+
+
+def first_cause(
+    dead_cause: str,
+    rewards: Sequence[float | None],
+    stops: Sequence[int],
+    answers: Sequence[str | None],
+    *,
+    reference: str | None,
+    is_identical: bool,
+) -> Cause | None:
+    """The first cause that fits a group; None for one that taught. `dead_cause` is the group's, each list has an entry a rollout."""
+    if not rewards:
+        return None
+    is_scored = any(reward is not None and math.isfinite(reward) for reward in rewards)
+    if not is_scored or (dead_cause and all(stop == StopReason.ERROR for stop in stops)):
+        return CAUSES[PLACE["failed"]]
+    if not dead_cause:
+        return None
+    return CAUSES[PLACE[_dead_key(dead_cause, stops, answers, reference, is_identical)]]
+
+
+def _dead_key(
+    dead_cause: str, stops: Sequence[int], answers: Sequence[str | None], reference: str | None, is_identical: bool
+) -> str:
+    if len(answers) == 1:
+        return "single"
+    if all(stop == StopReason.LENGTH for stop in stops):
+        return "truncated"
+    if reference is not None:
+        wanted = normalised(reference)
+        hits = [answer is not None and normalised(answer) == wanted for answer in answers]
+        if any(hits) and not all(hits):
+            return "checker"
+    if dead_cause == "all_right":
+        return "solved"
+    if is_identical:
+        return "identical"
+    if dead_cause != "all_wrong":
+        return "partial"
+    if all(answer is None for answer in answers):
+        return "unread"
+    return "one_wrong" if len(set(answers)) == 1 else "all_different"
+
+
+def normalised(answer: str) -> str:
+    """An answer without case, spaces, thousands separators, a final stop, and with `12.0` as `12`."""
+    text = "".join(answer.split()).casefold().rstrip(".").replace(",", "")
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return repr(number) if math.isfinite(number) else text

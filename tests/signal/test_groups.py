@@ -6,9 +6,8 @@ import pytest
 
 from rlviewer.accounts.models import Project
 from rlviewer.ingest.services import store_batch
-from rlviewer.runs.causes import CAUSES, PLACE
+from rlviewer.runs.causes import CAUSES, PLACE, normalised
 from rlviewer.runs.models import Group, Run, Step
-from rlviewer.signal.measures.groups import normalised
 from rlviewer.signal.models import GroupSignal, StepSignal
 from rlviewer.signal.services import compute_pending
 from tests.factories import make_batch, make_run

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rlviewer.runs.causes import CAUSES, PLACE
-from rlviewer.runs.models import Group, StopReason
+from rlviewer.runs.causes import CAUSES, PLACE, first_cause
+from rlviewer.runs.models import Group
 from rlviewer.signal.material import Integers, Material
 
 # Below this an advantage moves next to nothing. Groups are compared in units of their own spread or of the reward, both near 1.
@@ -40,46 +40,14 @@ def group_signals(of: Material) -> GroupSignals:
 
 
 def cause_of(group: Group, of: Material, rows: Integers) -> int | None:
-    """The first cause that fits a group of equal rewards; None for one that taught."""
-    rewards = of.floats("reward")[rows]
-    if not len(rows):
-        return None
-    stops = [of.narrow["stop_reason"][row] for row in rows]
-    if not np.isfinite(rewards).any() or (group.dead_cause and all(stop == StopReason.ERROR for stop in stops)):
-        return PLACE["failed"]
-    if not group.dead_cause:
-        return None
-    return PLACE[_key(group, of, rows, stops)]
-
-
-def _key(group: Group, of: Material, rows: Integers, stops: list[int]) -> str:
-    answers = [of.narrow["parsed_answer"][row] for row in rows]
-    if len(rows) == 1:
-        return "single"
-    if all(stop == StopReason.LENGTH for stop in stops):
-        return "truncated"
-    reference = group.prompt.answer
-    if reference is not None:
-        wanted = normalised(bytes(reference).decode(errors="replace"))
-        hits = [answer is not None and normalised(answer) == wanted for answer in answers]
-        if any(hits) and not all(hits):
-            return "checker"
-    if group.dead_cause == "all_right":
-        return "solved"
-    if len({of.packed[row].completion for row in rows}) == 1:
-        return "identical"
-    if group.dead_cause != "all_wrong":
-        return "partial"
-    if answers == [None] * len(rows):
-        return "unread"
-    return "one_wrong" if len(set(answers)) == 1 else "all_different"
-
-
-def normalised(answer: str) -> str:
-    """An answer without case, spaces, thousands separators, a final stop, and with `12.0` as `12`."""
-    text = "".join(answer.split()).casefold().rstrip(".").replace(",", "")
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return repr(number) if np.isfinite(number) else text
+    """Place in `CAUSES` of the first cause that fits; None for a group that taught."""
+    answer = group.prompt.answer
+    cause = first_cause(
+        group.dead_cause,
+        of.floats("reward")[rows].tolist(),
+        [of.narrow["stop_reason"][row] for row in rows],
+        [of.narrow["parsed_answer"][row] for row in rows],
+        reference=None if answer is None else bytes(answer).decode(errors="replace"),
+        is_identical=len({of.packed[row].completion for row in rows}) == 1,
+    )
+    return None if cause is None else PLACE[cause.key]
