@@ -1,0 +1,35 @@
+"""The pages of the Signal tab, one entry each: what it asks, who answers, who draws it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlviewer.runs.models import Run
+from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
+from rlviewer.signal.steps import StepRange
+
+# The run, its steps, and the query for what else an address may say.
+Content = Callable[[Run, StepRange, Mapping[str, str]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalPage:
+    """`content` gives what `template` shows. `parts` are pieces that the page fetches by themselves, since they take longer."""
+
+    title: str
+    question: str
+    template: str
+    content: Content
+    parts: Mapping[str, tuple[str, Content]] = field(default_factory=dict)
+
+
+DEFAULT = "dead-groups"
+PAGES: dict[str, SignalPage] = {
+    DEFAULT: SignalPage(
+        "Dead groups",
+        "How much of what was sampled taught nothing, why, and what helps?",
+        "signal/dead_groups.html",
+        dead_groups,
+        {"details": ("signal/_dead_details.html", dead_details)},
+    ),
+}

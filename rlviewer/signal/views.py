@@ -1,0 +1,55 @@
+"""The Signal tab: what a run is learning from, a page a question. Whoever is a member of its project reads."""
+
+import csv
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from rlviewer.runs.queries.run import may_act, visible_run
+from rlviewer.runs.views import person, run_context
+from rlviewer.signal.pages import DEFAULT, PAGES
+from rlviewer.signal.queries.dead_groups import PROMPT_COLUMNS, prompt_list
+from rlviewer.signal.steps import StepRange, waiting_steps
+
+
+@require_GET
+@login_required
+def signal_page(request: HttpRequest, run_id: int, name: str = DEFAULT) -> HttpResponse:
+    """One page of the tab; htmx gets the part below the tabs."""
+    run = visible_run(person(request), run_id)
+    if name not in PAGES:
+        raise Http404(f"no page {name!r}")
+    page, steps = PAGES[name], StepRange.from_query(request.GET)
+    context = {"run": run, "page": page, "steps": steps, "waiting": waiting_steps(run)}
+    part = request.GET.get("part", "")
+    if part:
+        if part not in page.parts:
+            raise Http404(f"no part {part!r}")
+        template, content = page.parts[part]
+        return render(request, template, context | {"content": content(run, steps, request.GET)})
+    context |= {"content": page.content(run, steps, request.GET), "may_launch": may_act(person(request), run)}
+    if request.headers.get("HX-Request"):
+        return render(request, "signal/_page.html", context)
+    tabs = [
+        {"label": other.title, "href": reverse("signal-page", args=[run.pk, key]), "current": key == name}
+        for key, other in PAGES.items()
+    ]
+    return render(request, "signal/page.html", run_context(request, run, "signal") | context | {"page_tabs": tabs})
+
+
+@require_GET
+@login_required
+def signal_prompts(request: HttpRequest, run_id: int, which: str) -> HttpResponse:
+    """A list of prompts to drop from the data, or to keep, as CSV."""
+    run = visible_run(person(request), run_id)
+    if which not in {"drop", "keep"}:
+        raise Http404(f"no list {which!r}")
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="run-{run.pk}-prompts-to-{which}.csv"'
+    lines = csv.writer(response)
+    lines.writerow(PROMPT_COLUMNS)
+    lines.writerows(prompt_list(run, StepRange.from_query(request.GET), drop=which == "drop"))
+    return response
