@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count
 from django.http import Http404
@@ -52,6 +53,24 @@ def label_panel(user: User, rollout: Rollout) -> Panel:
     }
     # An own label that is no longer offered can still be taken back from the list.
     return Panel(labels, offered_names(rollout.step.run.project), own)
+
+
+def labels_of(rollout_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """What was said of each rollout that somebody labelled, for files. One query."""
+    labels = Label.objects.filter(rollout__in=rollout_ids).select_related("author", "name").order_by("pk")
+    found: dict[int, list[dict[str, Any]]] = {}
+    for label in labels:
+        found.setdefault(label.rollout_id, []).append(
+            {
+                "said": label.words,
+                "note": label.note,
+                "token_start": label.token_start,
+                "token_end": label.token_end,
+                "by": label.author.username,
+                "at": label.made_at.isoformat(),
+            }
+        )
+    return found
 
 
 def offered_names(project: Project) -> list[str]:

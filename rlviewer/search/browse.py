@@ -229,6 +229,7 @@ class Search:
         steps, _ = self._steps()
         narrow = steps is not None and (steps.aggregate(n=Sum("rollout_count"))["n"] or 0) <= GATHERED
         narrow = narrow or any(part.field.name == "prompt" and part.op == "=" for part in self._comparisons())
+        narrow = narrow or any(p.field.is_label and not {None, False} & set(p.values) for p in self._comparisons())
         if words is None:
             return Way(self.stored(), self.scope.runs, narrow, scanned)
         if narrow or _expected(self.rows()) <= GATHERED:

@@ -1,7 +1,7 @@
 """A filter's tree as conditions for the database. Every value is a parameter; names of columns come from the table of fields."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any as AnyType
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
@@ -11,6 +11,7 @@ from django.db.models.fields import Field as Column
 from django.db.models.lookups import Exact
 
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
+from rlviewer.review.models import Label
 from rlviewer.search.fields import Field
 from rlviewer.search.language import FilterError
 from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text
@@ -147,8 +148,21 @@ def _comparison(node: Comparison) -> Q:
     return _bounded(field, **{lookup: value})
 
 
+def _labelled(field: Field, value: AnyType) -> Q:
+    """One label of the rollout fits. Labels are few beside rollouts: they are found first."""
+    given = Label.objects.exclude(thumb=None, name=None)  # a note alone is no label
+    if value is None:
+        given = given.filter(**{f"{field.path}__isnull": False})
+    elif field.path:
+        given = given.filter(_equal(replace(field, is_label=False), value))
+    fits = Q(pk__in=given.values("rollout"))
+    return fits if value not in {None, False} else ~fits
+
+
 def _equal(field: Field, value: AnyType) -> Q:
     path = field.path
+    if field.is_label:
+        return _labelled(field, value)
     if value is None:
         return (
             Q(**{path: ""})

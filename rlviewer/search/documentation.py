@@ -33,6 +33,8 @@ RULES = """
   for ever; what is left takes time linear in the text, and is stopped after 30 seconds.
 - A filter has at most 1,000 characters and 40 conditions, brackets lie at most 12 deep. An error names its place and what was
   expected there; the last result stays on screen.
+- `label:`, `thumb:` and `labelled:` ask what people said of a rollout on its page, of the whole or of a range of its tokens; a note
+  alone is no label. A label of two words is quoted: `label:'checker bug'`.
 - Steps that a later attempt repeated are left out, as everywhere.
 
 ## Order and pages
@@ -51,7 +53,7 @@ Of exactly what the filter finds, in the order of the list (pairs: in the order 
 
 | format | holds |
 | --- | --- |
-| JSON lines | every field below with `prompt_text`, `reference_answer`, `completion`; a text that is no UTF-8 also as `..._base64` |
+| JSON lines | every field below with `prompt_text`, `reference_answer`, `completion` and `labels` (what, note, tokens, by whom, when); a text that is no UTF-8 also as `..._base64` |
 | CSV | the same; what a spreadsheet would take for a formula begins with `'` |
 | Parquet | the same to the bit; texts are bytes |
 | SFT examples | `prompt`, `completion`, `rollout` |

@@ -15,6 +15,7 @@ from django.db import close_old_connections, connection
 
 from rlviewer.lib.json import dumps
 from rlviewer.lib.text import bytes_from_text
+from rlviewer.review.queries import labels_of
 from rlviewer.runs.models import Group, Rollout, StopReason, TokenChunk
 from rlviewer.runs.queries.rollout import vocabulary_pieces
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
@@ -45,7 +46,7 @@ class Format:
 
 
 def records(search: Search, sort: Sort) -> Iterator[list[Record]]:
-    """Rollouts with every stored value, their prompt and their completion as bytes. Three queries a batch."""
+    """Rollouts with every stored value, their prompt and their completion as bytes, and their labels. Four queries a batch."""
     paths = [FIELDS[name].path for name in COLUMNS]
     for ids in search.batches(sort, size=ROWS_A_BATCH):
         stored = Rollout.objects.filter(pk__in=ids).values_list("pk", "chunk_id", "position", "group_id", *paths)
@@ -60,6 +61,7 @@ def records(search: Search, sort: Sort) -> Iterator[list[Record]]:
         prompts: dict[int, list[Any]] = {
             pk: texts for pk, *texts in groups.values_list("pk", "prompt__text", "prompt__answer")
         }
+        labels = labels_of(ids)
         batch = []
         for pk in ids:
             chunk_id, position, group_id, *values = rows[pk]
@@ -68,6 +70,7 @@ def records(search: Search, sort: Sort) -> Iterator[list[Record]]:
                 {name: _plain(name, value) for name, value in zip(COLUMNS, values, strict=True)}
                 | {"prompt_text": bytes(text), "reference_answer": None if answer is None else bytes(answer)}
                 | {"completion": chunks[chunk_id].rollouts[position].completion, "group_key": group_id}
+                | {"labels": labels.get(pk, [])}
             )
         yield batch
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlviewer.review.models import Thumb
 from rlviewer.runs.causes import PLACE
 from rlviewer.runs.models import StopReason
 
@@ -26,6 +27,7 @@ class Field:
     nullable: bool = False
     is_column: bool = True  # the list can show it and be sorted by it
     is_shown: bool = False  # until a person chooses columns
+    is_label: bool = False  # of what people said: `path` is seen from `Label`, and one label of a rollout suffices
 
     @property
     def is_number(self) -> bool:
@@ -62,6 +64,8 @@ EXAMPLES = {
     "drop": "drop:'dead group'",
     "cause": "cause:all_wrong",
     "why": "why:truncated",
+    "label": "label:hack",
+    "thumb": "thumb:up",
 }
 
 _ALL = (
@@ -118,6 +122,9 @@ _ALL = (
     ),
     Field("attempt", "attempt", "int", "step__attempt__number", "Try of the run that stored it.", is_column=False),
     Field("algorithm", "algorithm", "text", "step__run__algorithm", "Of the run.", is_column=False),
+    Field("label", "label", "text", "name__name", "A label that somebody gave it, or a range of its tokens.", nullable=True, is_column=False, is_label=True),
+    Field("thumb", "thumb", "choice", "thumb", "A thumb that somebody gave it, or a range of its tokens.", choices={thumb.label: thumb.value for thumb in Thumb}, nullable=True, is_column=False, is_label=True),
+    Field("labelled", "labelled", "bool", "", "Whether somebody gave it a thumb or a label.", is_column=False, is_label=True),
 )  # fmt: skip
 FIELDS: dict[str, Field] = {field.name: field for field in _ALL}
 BY_WORD: dict[str, Field] = {word: field for field in _ALL for word in (field.name, *field.aliases)}

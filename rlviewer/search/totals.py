@@ -117,7 +117,9 @@ def _bars(search: Search, sort: Sort, low: float, high: float) -> list[float]:
 
 
 def known_values(scope: Scope) -> dict[str, list[str]]:
-    """What the completion offers: every split, and the tasks of the newest rollouts. Two queries."""
+    """What the completion offers: every split, the tasks of the newest rollouts, the project's labels. Three queries."""
     newest = scope.rollouts().order_by("-pk").values_list("group__prompt__generator", flat=True)[:NEWEST]
     splits = scope.steps().order_by().values_list("split", flat=True).distinct()
-    return {"split": sorted(splits), "task": sorted(set(newest))}
+    project = scope.run.project if scope.run else scope.project
+    names = [f"'{name}'" if " " in name else name for name in offered_names(project)] if project else []
+    return {"split": sorted(splits), "task": sorted(set(newest)), "label": names}

@@ -211,8 +211,8 @@ def test_the_filter_in_plain_words(text: str, sort: str, words: str, db: None) -
 def test_page_and_fragment(client: Client, run: Run, django_assert_num_queries) -> None:
     address = reverse("rollout-list", args=[run.pk])
     # Session, person, run; savepoint, limit, replaced steps, ids, columns, rollouts, chunks, prompts, cells, savepoint;
-    # replaced steps, tasks and splits for the completion; role.
-    with django_assert_num_queries(17):
+    # replaced steps, tasks, splits and labels for the completion; role.
+    with django_assert_num_queries(18):
         page = client.get(address)
     assert page.content.decode().count("<tr data-row") == 80
     fragment = client.get(address, {"filter": "correct:yes"}, headers={"HX-Request": "true"}).content.decode()
