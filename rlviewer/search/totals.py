@@ -8,6 +8,7 @@ from typing import Any, Self
 from django.db.models import Aggregate, Count, F, Func, IntegerField, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce
 
+from rlviewer.review.queries import offered_names
 from rlviewer.search.browse import Place, Scope, Search, Sort, ordered
 
 BY_ID = Sort.from_text("-id")
