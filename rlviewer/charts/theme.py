@@ -1,18 +1,47 @@
 """The one look of every figure. A colour is CSS, `var(--name)` or `light-dark(a, b)`; static/js/chart.js resolves it."""
 
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
-from rlviewer.lib.colour import RUN_COLOURS
+from rlviewer.lib.colour import NEGATIVE, NEUTRAL, POSITIVE, RUN_COLOURS, SEQUENTIAL, Rgb
 
 SERIES_COLOURS = tuple(f"light-dark({light}, {dark})" for light, dark in RUN_COLOURS)
 MUTED = "var(--muted)"
 GRID = "var(--line)"
 ALARM = "var(--red)"
+SHARE_FORMAT = ".2~%"
+NUMBER_FORMAT = ".4~g"
+# Which table a figure has: a row an x; a row an x and a column a y; a row a point.
+BY_X, MATRIX, POINTS = "x", "matrix", "points"
+
+
+def _css(pair: tuple[Rgb, Rgb]) -> str:
+    light, dark = ("#" + bytes(colour).hex() for colour in pair)
+    return f"light-dark({light}, {dark})"
+
+
+SIGNED_SCALE = [[0, _css(NEGATIVE)], [0.5, _css(NEUTRAL)], [1, _css(POSITIVE)]]
+SEQUENTIAL_SCALE = [[0, _css(NEUTRAL)], [1, _css(SEQUENTIAL)]]
+
+
+def plain(text: str) -> str:
+    """Text as plotly shows it: it takes its texts for HTML."""
+    return escape(text, quote=False)
+
+
+def colour_of(number: int) -> str:
+    """Colour of the series of that place in a chart whose series are no runs."""
+    return SERIES_COLOURS[number % len(SERIES_COLOURS)]
+
+
+def number_format(is_share: bool) -> str:
+    return SHARE_FORMAT if is_share else NUMBER_FORMAT
 
 
 def axis(title: str = "", **extra: Any) -> dict[str, Any]:
     return {
-        "title": {"text": title, "standoff": 6},
+        "title": {"text": plain(title), "standoff": 6},
         "gridcolor": GRID,
         "linecolor": GRID,
         "zeroline": False,
@@ -38,7 +67,14 @@ def layout(*, x_title: str, y_title: str, **extra: Any) -> dict[str, Any]:
         "dragmode": "zoom",
         # Keeps zoom and hidden traces over a refresh.
         "uirevision": "keep",
-        "xaxis": axis(x_title, rangemode="nonnegative", unifiedhovertitle={"text": f"{x_title} %{{x}}"}),
+        "xaxis": axis(x_title, rangemode="nonnegative", unifiedhovertitle={"text": f"{plain(x_title)} %{{x}}"}),
         "yaxis": axis(y_title),
         **extra,
     }
+
+
+def figure(
+    traces: Sequence[dict[str, Any]], layout: dict[str, Any], *, table: str, x: str, y: str = ""
+) -> dict[str, Any]:
+    """A figure, and how chart.js makes the same numbers a table: its kind and what its axes are called there."""
+    return {"data": list(traces), "layout": layout, "table": {"kind": table, "x": x, "y": y}}

@@ -56,11 +56,9 @@ def run_detail(request: HttpRequest, run_id: int) -> HttpResponse:
     context |= {"header": header, "stats": run_queries.run_stats(run, series)}
     if tab == "overview":
         charts = run_queries.run_charts(run, series, header.attempts)
-        figures = {chart.panel.key: chart.figure for chart in charts if chart.figure}
         context |= {
             "charts": [chart for chart in charts if chart.figure],
-            "missing": [chart.panel.title for chart in charts if not chart.figure],
-            "figures_json": json.dumps(figures, allow_nan=False),
+            "missing": [chart.title for chart in charts if not chart.figure],
         }
     if part == "live":
         return render(request, PARTS[part], context)

@@ -10,6 +10,13 @@
 
   // ---- what a person types is never overwritten: an answer to what stood there before is thrown away
   Idiomorph.defaults.ignoreActiveValue = true;
+  // Drawn charts, opened menus, and parts that refresh on their own are not the morphing's business.
+  Object.assign(Idiomorph.defaults.callbacks, {
+    beforeNodeMorphed: (old, fresh) =>
+      !(fresh.hasAttribute?.("data-placeholder") || (old.matches?.("[data-figure]") && fresh.matches?.("[data-figure]"))),
+    beforeNodeRemoved: (node) => !node.matches?.(".chart-table"),
+    beforeAttributeUpdated: (name, node) => !(name === "open" && node.matches("details, dialog")),
+  });
   document.addEventListener("input", (event) => {
     const form = event.target.closest?.("form[hx-get]");
     if (form) htmx.trigger(form, "htmx:abort");

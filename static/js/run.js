@@ -4,14 +4,6 @@
   const EVERY_MS = 1000;
   const $$ = (selector) => [...document.querySelectorAll(selector)];
 
-  // Drawn charts, opened menus, and parts that refresh on their own are not the morphing's business.
-  Object.assign(Idiomorph.defaults.callbacks, {
-    beforeNodeMorphed: (old, fresh) =>
-      !(fresh.hasAttribute?.("data-placeholder") || (old.matches?.("[data-figure]") && fresh.matches?.("[data-figure]"))),
-    beforeNodeRemoved: (node) => !node.matches?.(".chart-table"),
-    beforeAttributeUpdated: (name, node) => !(name === "open" && node.matches("details, dialog")),
-  });
-
   const timers = new WeakMap();
   const refreshedAt = new WeakMap();
   // The first news is answered at once, the rest after the second is over: the last one is always followed by a look.
@@ -42,7 +34,7 @@
       if (isRead(element)) announce(element, frame); else refreshSoon(element);
     }
   }
-  for (const name of ["step-stored", "state-changed", "run-changed", "checkpoint-saved", "refetch"]) {
+  for (const name of ["step-stored", "state-changed", "run-changed", "checkpoint-saved", "signal-computed", "refetch"]) {
     document.body.addEventListener(`live:${name}`, (event) => hear(name, event.detail ?? {}));
   }
 

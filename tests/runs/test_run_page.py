@@ -1,6 +1,4 @@
-import json
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Attempt, Run
 from rlviewer.runs.queries import run as queries
 from tests.factories import fill_run, make_batch, make_run, make_user
+from tests.figures import figures
 
 HX = {"HX-Request": "true"}
 
@@ -29,30 +28,6 @@ def get(client: Client, run: Run, query: str = "", **extra: str) -> str:
     answer = client.get(reverse("run-detail", args=[run.pk]) + query, **extra)
     assert answer.status_code == 200
     return answer.content.decode()
-
-
-def figures(page: str) -> dict:
-    """What the page's script is given to draw."""
-
-    class Reader(HTMLParser):
-        text, inside = "", False
-
-        def handle_starttag(self, tag: str, attrs: list) -> None:
-            self.inside = self.inside or ("id", "figures") in attrs
-
-        def handle_endtag(self, tag: str) -> None:
-            self.inside = False
-
-        def handle_data(self, data: str) -> None:
-            self.text += data if self.inside else ""
-
-    reader = Reader()
-    reader.feed(page)
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is not JSON")
-
-    return json.loads(reader.text, parse_constant=refuse)
 
 
 def test_a_member_sees_state_numbers_curves_and_newest_rollouts(client: Client, bob: User, run: Run) -> None:

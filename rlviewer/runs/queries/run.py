@@ -3,16 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from statistics import fmean
 from typing import Any
 
 from django.db.models import Sum
 from django.db.models.functions import Substr
 from django.shortcuts import get_object_or_404
+from django.urls import reverse
 
 from rlviewer.accounts.models import Role, User
 from rlviewer.charts import theme
+from rlviewer.charts.chart import Chart
 from rlviewer.charts.curves import Curve, CurveChart, Mark, figure
 from rlviewer.charts.thinning import thin
 from rlviewer.lib.text import bytes_from_text
@@ -31,6 +32,7 @@ TEXT_ONLY: frozenset[str] = frozenset()
 STEPS_PER_PAGE = 50
 PROMPT_CHARACTERS = 80
 TOLD_EVENTS = 200
+HELDOUT = "heldout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,8 @@ def run_series(run: Run) -> dict[str, Series]:
     return metric_series(run.pk, [*PANEL_METRICS, "seconds_step"])
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A panel with its figure; None when nothing is stored for it."""
-
-    panel: Panel
-    figure: dict[str, Any] | None
-
-
 def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
-    """The panels of the overview. Two queries."""
+    """The panels of the overview; one without a figure has nothing stored. Two queries."""
     marks = [
         Mark(attempt.resumed_from_step or 0, f"attempt {attempt.number}")
         for attempt in reversed(attempts)
@@ -121,8 +115,16 @@ def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt])
         shown = [name for name in names if name and name in series]
         if panel.is_optional and not shown:
             continue
-        charts.append(Chart(panel, figure(_chart(panel, shown, series, marks, ticks)) if shown else None))
+        drawn = figure(_chart(run, panel, shown, series, marks, ticks)) if shown else None
+        charts.append(Chart(panel.key, panel.title, panel.unit, drawn, meaning=measure_of(panel.names[0]).meaning))
     return charts
+
+
+def _step_links(run: Run, split: str) -> str:
+    """Where the points of curves lead: to the rollouts of their step."""
+    if run.last_step is None:  # metrics alone
+        return ""
+    return reverse("step-detail", args=[run.pk, split, 0]).removesuffix("0/") + "{x}/"
 
 
 def _ticks(run: Run, evaluations: Series) -> list[Mark]:
@@ -139,19 +141,25 @@ def _ticks(run: Run, evaluations: Series) -> list[Mark]:
 
 
 def _kind_of(event: dict[str, Any]) -> str:
-    """What a trainer calls an event, for a chart: plotly takes its texts for HTML."""
-    return escape(visible_start(str(event.get("kind", "event")).encode(), 60), quote=False)
+    """What a trainer calls an event, short enough for a chart."""
+    return visible_start(str(event.get("kind", "event")).encode(), 60)
 
 
 def _chart(
-    panel: Panel, names: Sequence[str], series: dict[str, Series], marks: Sequence[Mark], ticks: Sequence[Mark]
+    run: Run,
+    panel: Panel,
+    names: Sequence[str],
+    series: dict[str, Series],
+    marks: Sequence[Mark],
+    ticks: Sequence[Mark],
 ) -> CurveChart:
     curves = []
     for number, name in enumerate(names):
         title, colour = measure_of(name).title, theme.SERIES_COLOURS[number]
         is_evaluation = name.startswith("eval_")
         points = series[name].current
-        curves.append(Curve(title, points.steps, points.values, colour, markers=is_evaluation))
+        links = _step_links(run, HELDOUT if is_evaluation else "train")
+        curves.append(Curve(title, points.steps, points.values, colour, markers=is_evaluation, links=links))
         if number == 0:
             curves += [
                 Curve(f"{title}, attempt {attempt}", older.steps, older.values, superseded=True)
