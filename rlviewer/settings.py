@@ -34,6 +34,7 @@ INSTALLED_APPS = [
     "rlviewer.ingest",
     "rlviewer.review",
     "rlviewer.search",
+    "rlviewer.watch",
     "rlviewer.signal",
     "rlviewer.launch",
     "rlviewer.live",

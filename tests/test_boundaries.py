@@ -20,6 +20,7 @@ APP_ORDER = (
     "ingest",
     "review",
     "search",
+    "watch",
     "signal",
     "analysis",
     "launch",

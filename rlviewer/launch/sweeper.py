@@ -20,6 +20,7 @@ from rlviewer.outbox import services as outbox
 from rlviewer.runs.models import Attempt, Run, RunState
 from rlviewer.search.lag import PENDING
 from rlviewer.signal import lag as signal_lag
+from rlviewer.watch import counting
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Sweeper:
             self._do(end_abandoned)
             has_announced = self.is_idle and self._do(lambda: announce_queued(self.queues))
             self._do(index_texts)
+            self._do(count_searches)
             self._do(compute_signals)
             if is_housekeeping:
                 self._do(adopt_orphans)
@@ -153,6 +155,10 @@ def index_texts() -> None:
         index_pending(STEPS_AT_A_TIME)
 
 
+def count_searches() -> None:
+    """Count what saved searches find in new steps."""
+    if counting.has_news():
+        counting.count_pending()
 def compute_signals() -> None:
     """Work out what new steps taught."""
     with connection.cursor() as cursor:
@@ -163,6 +169,9 @@ def compute_signals() -> None:
         from rlviewer.signal.services import compute_pending
 
         compute_pending(STEPS_AT_A_TIME)
+    """Embed what somebody asked for, in a thread beside whatever this worker does."""
+    if jobs.is_waiting():
+        # Loads numpy, as above.
 
 
 def adopt_orphans() -> None:
