@@ -159,6 +159,8 @@ def count_searches() -> None:
     """Count what saved searches find in new steps."""
     if counting.has_news():
         counting.count_pending()
+
+
 def compute_signals() -> None:
     """Work out what new steps taught."""
     with connection.cursor() as cursor:
@@ -169,9 +171,6 @@ def compute_signals() -> None:
         from rlviewer.signal.services import compute_pending
 
         compute_pending(STEPS_AT_A_TIME)
-    """Embed what somebody asked for, in a thread beside whatever this worker does."""
-    if jobs.is_waiting():
-        # Loads numpy, as above.
 
 
 def adopt_orphans() -> None:

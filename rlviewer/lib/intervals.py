@@ -1,0 +1,19 @@
+"""Intervals of shares."""
+
+import math
+
+Z_95 = 1.959964
+
+
+def wilson(hits: int, n: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share of `hits` in `n` independent draws; None without a draw.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference", eq. 3.
+    """
+    if n == 0:
+        return None
+    share, z2 = hits / n, Z_95**2
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    # The ends are exact: rounding must not leave 0 or 1 outside.
+    return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class WatchConfig(AppConfig):
+    name = "rlviewer.watch"
