@@ -13,8 +13,8 @@ from training.records import TOKEN_COLUMNS
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-NARROW = ("id", "group_id", "chunk_id", "position", "number", "reward", "advantage", "correct", "kept", "stop_reason",
-          "length_tokens", "policy_version", "staleness_steps", "parsed_answer", "answer_cluster")  # fmt: skip
+NARROW = ("id", "group_id", "chunk_id", "position", "number", "reward", "advantage", "correct", "kept", "drop_reason",
+          "stop_reason", "length_tokens", "policy_version", "staleness_steps", "parsed_answer", "answer_cluster")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Material:
     group_of: Integers  # per rollout: place in `groups`
     narrow: dict[str, list[Any]]  # the stored columns of `NARROW`
     packed: list[PackedRollout]
+    prompt_ids: list[npt.NDArray[Any] | None]  # per rollout: token ids of its prompt
     starts: Integers
     columns: dict[str, npt.NDArray[Any]]  # per-token columns that every rollout has, flat
     partial: frozenset[str]  # per-token columns that only some rollouts have
@@ -65,10 +66,12 @@ def read_step(step: Step) -> Material:
         for name, column in zip(NARROW, zip(*rows, strict=True) if rows else [()] * len(NARROW), strict=True)
     }
     chunks = {
-        chunk.pk: unpack_chunk(chunk.payload).rollouts
+        chunk.pk: unpack_chunk(chunk.payload)
         for chunk in TokenChunk.objects.filter(pk__in=set(narrow["chunk_id"])).iterator(chunk_size=16)
     }
-    packed = [chunks[chunk][position] for chunk, position in zip(narrow["chunk_id"], narrow["position"], strict=True)]
+    packed = [
+        chunks[chunk].rollouts[position] for chunk, position in zip(narrow["chunk_id"], narrow["position"], strict=True)
+    ]
     lengths = np.array(narrow["length_tokens"], dtype=np.int64)
     columns, partial = _columns(packed)
     return Material(
@@ -77,6 +80,7 @@ def read_step(step: Step) -> Material:
         group_of=np.array([place[group] for group in narrow["group_id"]], dtype=np.int64),
         narrow=narrow,
         packed=packed,
+        prompt_ids=[chunks[chunk].prompt_ids for chunk in narrow["chunk_id"]],
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         columns=columns,
         partial=partial,
