@@ -66,6 +66,19 @@ class StepSignal(models.Model):
     pass_k = models.SmallIntegerField(null=True)
     pass_at_k = models.FloatField(null=True)
 
+    # `measures.outcomes`. By k = 1, 2, 4 ...: means over the groups that are large enough.
+    best_of = ArrayField(models.FloatField(), null=True)  # expected highest reward of k
+    pass_at = ArrayField(models.FloatField(), null=True)
+    reward_values = ArrayField(models.FloatField(), null=True)  # rising, with how many rollouts got each
+    reward_counts = ArrayField(models.IntegerField(), null=True)
+    solved_groups = models.IntegerField(null=True)  # with a right rollout
+    length_right_mean = models.FloatField(null=True)  # tokens
+    length_wrong_mean = models.FloatField(null=True)
+    # Rollouts by length in the bins of `outcomes.length_edge`.
+    lengths_right = ArrayField(models.IntegerField(), null=True)
+    lengths_wrong = ArrayField(models.IntegerField(), null=True)
+    lengths_unjudged = ArrayField(models.IntegerField(), null=True)
+
 
 class GroupSignal(models.Model):
     """One row a group."""
@@ -84,6 +97,8 @@ class GroupSignal(models.Model):
     right_similarity = models.FloatField(null=True)
     self_bleu = models.FloatField(null=True)
     repeats = models.SmallIntegerField(null=True)
+    reward_max = models.FloatField(null=True)
+    abs_advantage = models.FloatField(null=True)  # sum over its rollouts
 
     class Meta:
         indexes = [

@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlviewer.runs.models import Run
+from rlviewer.signal.queries.costs import costs
 from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
+from rlviewer.signal.queries.gains import gains
+from rlviewer.signal.queries.passes import passes
+from rlviewer.signal.queries.rewards import mean_against_highest, rewards
 from rlviewer.signal.steps import StepRange
 
 # The run, its steps, and the query for what else an address may say.
@@ -31,5 +35,24 @@ PAGES: dict[str, SignalPage] = {
         "signal/dead_groups.html",
         dead_groups,
         {"details": ("signal/_dead_details.html", dead_details)},
+    ),
+    "passes": SignalPage(
+        "pass@k",
+        "Did training add ability, or only make likely what the base model could already do?",
+        "signal/passes.html",
+        passes,
+    ),
+    "gains": SignalPage(
+        "Who gains", "Who gains: prompts that were easy already, or hard ones?", "signal/gains.html", gains
+    ),
+    "rewards": SignalPage(
+        "Rewards",
+        "Does the best of many get better, or only the average?",
+        "signal/rewards.html",
+        rewards,
+        {"plane": ("signal/_plane.html", mean_against_highest)},
+    ),
+    "costs": SignalPage(
+        "Length and cost", "What does a solved prompt cost, and where does the time go?", "signal/costs.html", costs
     ),
 }

@@ -19,6 +19,7 @@ from rlviewer.signal.measures.budget import budget
 from rlviewer.signal.measures.coverage import coverage
 from rlviewer.signal.measures.diversity import diversity
 from rlviewer.signal.measures.groups import group_signals
+from rlviewer.signal.measures.outcomes import outcomes
 from rlviewer.signal.measures.shares import rollout_shares
 from rlviewer.signal.measures.tokens import tokens_of
 from rlviewer.signal.measures.trust import trust_signals
@@ -74,6 +75,7 @@ def measured(of: Material) -> Measured:
     run, tokens = of.step.run, tokens_of(of)
     pieces = None if run.vocabulary_id is None else vocabulary_pieces(run.vocabulary_id)
     causes, trust, different = group_signals(of), trust_signals(of, tokens), diversity(of, tokens)
+    came_out = outcomes(of)
     spent = budget(of, tokens, pieces, clipped_count=loss_rule(run)["loss"] == "detached_clip")
     checks = audit(of, tokens, pieces, dead_is_meant=means_dead(run))
     has_budget = tokens.advantage is not None
@@ -87,6 +89,7 @@ def measured(of: Material) -> Measured:
             **causes.step,
             **trust.step,
             **different.step,
+            **came_out.step,
             **largest,
             "is_spread": tokens.is_spread,
             "audit_checked": checks.checked,
@@ -100,6 +103,8 @@ def measured(of: Material) -> Measured:
                 cause=causes.causes[place],
                 tokens=int(causes.tokens[place]),
                 ess_share=trust.group_ess[place],
+                reward_max=came_out.reward_max[place],
+                abs_advantage=came_out.abs_advantage[place],
                 **{name: own[place] if has_budget else None for name, own in of_groups.items()},
                 **asdict(different.groups[place]),
             )

@@ -143,7 +143,7 @@ def browse(run: Run, *terms: str) -> str:
     return f"{reverse('rollout-list', args=[run.pk])}?{urlencode({'filter': query})}"
 
 
-def _at_step(run: Run, *terms: str) -> str:
+def at_step(run: Run, *terms: str) -> str:
     """As `browse`, for a chart to put each mark's own step in."""
     return browse(run, "step:{x}", *terms).replace("%7B", "{").replace("%7D", "}")
 
@@ -164,7 +164,7 @@ def _charts(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
     kinds = AreaChart(
         unit="groups",
         steps=index,
-        areas=[Area(name, values, _at_step(run, term), colour) for name, values, term, colour in parts],
+        areas=[Area(name, values, at_step(run, term), colour) for name, values, term, colour in parts],
     )
     effective = [1 - step.dead / step.groups if step.groups else NAN for step in by_step]
     flat = [NAN if step.flat_share is None else step.flat_share for step in by_step]
