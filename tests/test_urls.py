@@ -13,7 +13,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from rlviewer.accounts.models import ApiToken, Member, Project, Role, User
 from rlviewer.ingest.services import store_batch
 from rlviewer.review.services import Said, add_label
-from rlviewer.runs.models import Rollout
+from rlviewer.runs.models import Group, Rollout
 from tests.factories import make_batch, make_run, make_user
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -77,6 +77,7 @@ TABLE: dict[str, Row] = {
     "run-continue": write("member", "run"),
     "run-resume": write("member", "run"),
     "step-detail": read("viewer", "run", "split", "index"),
+    "group-detail": read("viewer", "group"),
     "signal": read("viewer", "run"),
     "signal-page": read("viewer", "run", "signal"),
     "signal-prompts": read("viewer", "run", "prompt_list"),
@@ -148,6 +149,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "project": project.id,
         "run": run.id,
         "rollout": Rollout.objects.values_list("id", flat=True)[0],
+        "group": Group.objects.values_list("id", flat=True)[0],
         "membership": membership.id,
         "person": charlie.id,
         "token": token.id,
@@ -223,10 +225,12 @@ def test_incident_s6_a_foreign_host_is_refused(name: str, host: str, world: Worl
     assert world.client("root").get(world.url(name), headers={"Host": host}).status_code == 400
 
 
-@pytest.mark.parametrize("name", [n for n, row in TABLE.items() if {"project", "run", "rollout"} & set(row.args)])
+@pytest.mark.parametrize(
+    "name", [n for n, row in TABLE.items() if {"project", "run", "rollout", "group"} & set(row.args)]
+)
 def test_incident_s8_anothers_and_a_missing_thing_look_the_same(name: str, world: World) -> None:
     row, client = TABLE[name], world.client("stranger")
-    missing = World(world.people, world.args | {"project": 987654321, "run": 987654321, "rollout": 987654321})
+    missing = World(world.people, world.args | dict.fromkeys(("project", "run", "rollout", "group"), 987654321))
     for method in row.methods:
         theirs, nothing = client.generic(method, world.url(name)), client.generic(method, missing.url(name))
         assert theirs.status_code == nothing.status_code == 404
@@ -236,7 +240,8 @@ def test_incident_s8_anothers_and_a_missing_thing_look_the_same(name: str, world
 
 @pytest.mark.parametrize("number", ["0", "9223372036854775808", "99999999999999999999999999"])
 @pytest.mark.parametrize(
-    "path", ["/projects/{}/", "/runs/{}/", "/rollouts/{}/", "/projects/{}/launch/", "/runs/{}/steps/train/{}/"]
+    "path",
+    ["/projects/{}/", "/runs/{}/", "/rollouts/{}/", "/groups/{}/", "/projects/{}/launch/", "/runs/{}/steps/train/{}/"],
 )
 def test_numbers_beyond_every_row_are_404(path: str, number: str, world: World) -> None:
     assert world.client("root").get(path.format(number, number)).status_code == 404

@@ -1,12 +1,13 @@
 from django.urls import path, re_path
 
-from rlviewer.runs import views
+from rlviewer.runs import group_views, views
 
 urlpatterns = [
     path("runs/<int:run_id>/", views.run_detail, name="run-detail"),
     path("runs/<int:run_id>/rename/", views.run_rename, name="run-rename"),
     path("runs/<int:run_id>/tags/", views.run_tags, name="run-tags"),
     path("runs/<int:run_id>/steps/<str:split>/<int:index>/", views.step_detail, name="step-detail"),
+    path("groups/<int:group_id>/", group_views.group_detail, name="group-detail"),
     path("rollouts/<int:rollout_id>/", views.rollout_detail, name="rollout-detail"),
     re_path(
         r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<what>text|prompt|ids|json|csv)/$",
