@@ -10,6 +10,7 @@ from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
 from rlviewer.signal.queries.gains import gains
 from rlviewer.signal.queries.passes import passes
 from rlviewer.signal.queries.rewards import mean_against_highest, rewards
+from rlviewer.signal.queries.trust_region import trust_region
 from rlviewer.signal.steps import StepRange
 
 # The run, its steps, and the query for what else an address may say.
@@ -25,6 +26,7 @@ class SignalPage:
     template: str
     content: Content
     parts: Mapping[str, tuple[str, Content]] = field(default_factory=dict)
+    has_range: bool = True  # the address may narrow its steps
 
 
 DEFAULT = "dead-groups"
@@ -41,9 +43,14 @@ PAGES: dict[str, SignalPage] = {
         "Did training add ability, or only make likely what the base model could already do?",
         "signal/passes.html",
         passes,
+        has_range=False,
     ),
     "gains": SignalPage(
-        "Who gains", "Who gains: prompts that were easy already, or hard ones?", "signal/gains.html", gains
+        "Who gains",
+        "Who gains: prompts that were easy already, or hard ones?",
+        "signal/gains.html",
+        gains,
+        has_range=False,
     ),
     "rewards": SignalPage(
         "Rewards",
@@ -54,5 +61,11 @@ PAGES: dict[str, SignalPage] = {
     ),
     "costs": SignalPage(
         "Length and cost", "What does a solved prompt cost, and where does the time go?", "signal/costs.html", costs
+    ),
+    "trust-region": SignalPage(
+        "Trust region",
+        "How far from the sampling policy is each update, and did old rollouts help at all?",
+        "signal/trust_region.html",
+        trust_region,
     ),
 }

@@ -97,8 +97,8 @@ def _charts(run: Run, steps: StepRange, by_step: Sequence[_StepRow]) -> list[Cha
         return Curve(name, index, known, theme.colour_of(place), links=at_step(run, *terms))
 
     length = [
-        line("right", [step.length_right for step in by_step], 2, "correct:yes"),
-        line("wrong", [step.length_wrong for step in by_step], 5, "correct:no"),
+        line("right", [step.length_right for step in by_step], 0, "correct:yes"),
+        line("wrong", [step.length_wrong for step in by_step], 1, "correct:no"),
     ]
     price = [step.sampled / step.solved if step.solved else None for step in by_step]
     tokens = [
@@ -123,8 +123,8 @@ def _charts(run: Run, steps: StepRange, by_step: Sequence[_StepRow]) -> list[Cha
 def _histogram(run: Run, steps: StepRange, by_step: Sequence[_StepRow]) -> Chart:
     """Rollouts by length and outcome; a bar leads to them."""
     parts = (
-        ("right", "right", "correct:yes", 2),
-        ("wrong", "wrong", "correct:no", 5),
+        ("right", "right", "correct:yes", 0),
+        ("wrong", "wrong", "correct:no", 1),
         ("unjudged", "not judged", "correct:none", 7),
     )
     totals = {
@@ -169,7 +169,7 @@ def _timings(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
     ]
     earned = CurveChart("reward per second", [Curve("mean reward per second", [step.index for step in timed], paid)])
     return [
-        Chart("phases", "Where the time goes", "seconds", areas.figure(stack), tall=True,
+        Chart("phases", "Where the time goes", "seconds", areas.figure(stack),
               meaning="The trainer's own clock, by phase of the step; a mark leads to the longest rollouts of its step."),
         Chart("earned", "Mean reward for a second of the step", "reward per second", curves.figure(earned),
               meaning="Mean reward of the step's rollouts over the seconds the step took."),

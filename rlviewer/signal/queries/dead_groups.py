@@ -153,7 +153,7 @@ def _charts(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
     parts = (
         ("rewards differ", [step.groups - step.dead for step in by_step], "dead:no", theme.SERIES_COLOURS[0]),
         ("all right", [step.right for step in by_step], "cause:all_right", theme.SERIES_COLOURS[2]),
-        ("all wrong", [step.wrong for step in by_step], "cause:all_wrong", theme.SERIES_COLOURS[5]),
+        ("all wrong", [step.wrong for step in by_step], "cause:all_wrong", theme.SERIES_COLOURS[1]),
         (
             "equal partial reward, or one alone",
             [step.dead - step.right - step.wrong for step in by_step],
@@ -170,7 +170,7 @@ def _charts(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
     flat = [NAN if step.flat_share is None else step.flat_share for step in by_step]
     size = [NAN if step.abs_advantage is None else step.abs_advantage for step in by_step]
     return [
-        Chart("kinds", "Groups by what their rewards were", "groups", areas.figure(kinds), tall=True,
+        Chart("kinds", "Groups by what their rewards were", "groups", areas.figure(kinds),
               meaning="A group teaches when its rewards differ."),
         Chart(
             "effective",

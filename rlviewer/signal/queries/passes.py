@@ -23,7 +23,7 @@ from rlviewer.signal.steps import StepRange
 RESAMPLES = 1000
 SEED = 0
 MOST_CHECKPOINTS = 6
-LISTED = 50
+LISTED = 20
 Floats = npt.NDArray[np.float64]
 
 
