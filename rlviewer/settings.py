@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "rlviewer.review",
     "rlviewer.search",
     "rlviewer.watch",
+    "rlviewer.analysis",
     "rlviewer.signal",
     "rlviewer.launch",
     "rlviewer.live",

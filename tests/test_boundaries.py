@@ -37,6 +37,7 @@ LIGHT = (
     "training.spool",
     "training.vocabulary",
     "training.hooks",
+    "training.sentences",
     "training.recipes",
     "training.legality",
     "training.tasks",

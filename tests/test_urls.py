@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from rlviewer.accounts.models import ApiToken, Member, Project, Role, User
+from rlviewer.analysis import jobs
 from rlviewer.ingest.services import store_batch
 from rlviewer.review.services import Said, add_label
 from rlviewer.runs.models import Group, Rollout
@@ -86,6 +87,12 @@ TABLE: dict[str, Row] = {
     "run-rollouts-export": read("viewer", "run", "export"),
     "project-rollouts-export": read("viewer", "project", "export"),
     "rollout-preview": read("viewer", "rollout"),
+    "run-clusters": read("viewer", "run"),
+    "project-clusters": read("viewer", "project"),
+    "run-embed": write("member", "run"),
+    "project-embed": write("member", "project"),
+    "embedding-stop": write("member", "job"),
+    "rollout-similar": Row({"GET": "viewer", "POST": "member"}, ("rollout",)),
     "rollout-compare": read("stranger"),
     "rollout-columns": write("stranger"),
     "rollout-detail": read("viewer", "rollout"),
@@ -159,6 +166,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "export": "csv",
         "what": "text",
         "part": "turns",
+        "job": jobs.ask_rollouts(bob, project, run, "").pk,
         "signal": "dead-groups",
         "prompt_list": "drop",
     }

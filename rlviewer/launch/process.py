@@ -15,13 +15,11 @@ from django.conf import settings
 
 from rlviewer.embedded import paths
 from rlviewer.launch.hosts import birth_mark, host_name
+from rlviewer.lib.child import outside_environment
 from training.spool import write_bytes_durably
 
 LOG_LIMIT_BYTES = 8_000_000
 LOG_KEEP_BYTES = 1_000_000
-# What opens our stores; a trainer has no business there, and reward code of others runs in it.
-OUR_VARIABLES = ("DATABASE_URL", "REDIS_URL")
-OUR_PREFIX = "RLVIEWER_"
 EARLIER_SECONDS = 5.0
 
 
@@ -139,12 +137,7 @@ class TrainerProcess:
 
 def trainer_environment() -> dict[str, str]:
     """The environment without what opens our stores, and with the string hashes that the trainer wants."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in OUR_VARIABLES and not name.startswith(OUR_PREFIX)
-    }
-    return {"PYTHONHASHSEED": "0", **kept}
+    return {"PYTHONHASHSEED": "0", **outside_environment()}
 
 
 @dataclass(frozen=True, slots=True)

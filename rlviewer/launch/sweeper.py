@@ -12,8 +12,9 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
+from rlviewer.analysis import jobs
 from rlviewer.ingest.models import ParkedBatch
-from rlviewer.launch import hosts, leases, repairs, services, supervise
+from rlviewer.launch import hosts, leases, repairs, services, supervise, worker
 from rlviewer.launch.models import Worker
 from rlviewer.launch.services import FOREGROUND, announce_state, hint_workers, name_of
 from rlviewer.outbox import services as outbox
@@ -59,6 +60,7 @@ class Sweeper:
             has_announced = self.is_idle and self._do(lambda: announce_queued(self.queues))
             self._do(index_texts)
             self._do(count_searches)
+            self._do(embed_waiting)
             self._do(compute_signals)
             if is_housekeeping:
                 self._do(adopt_orphans)
@@ -171,6 +173,15 @@ def compute_signals() -> None:
         from rlviewer.signal.services import compute_pending
 
         compute_pending(STEPS_AT_A_TIME)
+
+
+def embed_waiting() -> None:
+    """Embed what somebody asked for, in a thread beside whatever this worker does."""
+    if jobs.is_waiting():
+        # Loads numpy, as above.
+        from rlviewer.analysis.worker import start
+
+        start(worker.interrupted)
 
 
 def adopt_orphans() -> None:
