@@ -13,6 +13,8 @@ from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Run
 from rlviewer.signal.pages import PAGES
 from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
+from rlviewer.signal.queries.gains import gains
+from rlviewer.signal.queries.passes import passes
 from rlviewer.signal.services import compute_pending
 from rlviewer.signal.steps import StepRange
 from tests.factories import fill_run, make_batch, make_run
@@ -123,3 +125,25 @@ def test_every_page_with_and_without_steps(
 def test_an_unknown_page_is_not_there(client: Client, alice: User, run: Run) -> None:
     client.force_login(alice)
     assert client.get(reverse("signal-page", args=[run.pk, "no-such"])).status_code == 404
+
+
+def test_pass_at_k_against_the_base_counts_both_ways(project: Project) -> None:
+    run = make_run(project)
+    outcomes = {0: [True, False, False, False], 3: [False, False, True, True]}
+    for step, correct in outcomes.items():
+        batch = make_batch(run, split="heldout", step=step, groups=2, group_size=2, correct=correct)
+        same = batch.groups.set_column(1, "prompt", [[b"p0", b"p1"]])
+        same = same.set_column(same.column_names.index("answer"), "answer", [[b"1", b"2"]]).cast(batch.groups.schema)
+        store_batch(type(batch)(batch.header, batch.rollouts, same, batch.metrics, batch.reward_spans), source="test")
+    page = passes(run, ALL, {})
+    assert [(line.k, line.base, line.now) for line in page.lines] == [(1, 0.25, 0.5), (2, 0.5, 0.5)]
+    assert page.crossing is None
+    assert [(row.text, row.base, row.now) for row in page.gained] == [("p1", 0.0, 1.0)]
+    assert [(row.text, row.base, row.now) for row in page.lost] == [("p0", 0.5, 0.0)]
+    # Even samples choose the bin, odd ones measure: p0 was right in its even one.
+    found = gains(run, ALL, {})
+    assert found.is_split and (found.never_solved, found.solved_now, found.losing) == (1, 1, 0)
+    assert [(one.name, one.prompts, one.base, one.now) for one in found.bins] == [
+        ("0 of 1", 1, 0.0, 1.0),
+        ("1 of 1", 1, 0.0, 0.0),
+    ]

@@ -18,6 +18,7 @@ from rlviewer.lib.visible import visible_start
 from rlviewer.runs.models import Prompt, Rollout, Run, Step
 from rlviewer.runs.queries.step import TRAIN
 from rlviewer.signal.measures.outcomes import powers
+from rlviewer.signal.queries.dead_groups import at_step
 from rlviewer.signal.steps import StepRange
 
 RESAMPLES = 1000
@@ -87,11 +88,13 @@ class Passes:
     lost: Sequence[SolvedPrompt]
     gained_count: int
     lost_count: int
+    training: Chart
     nothing: str
 
 
-def passes(run: Run, _steps: StepRange, query: Mapping[str, str]) -> Passes:
-    """Two queries, one for the evaluations and one for the groups of at most `MOST_CHECKPOINTS` of them."""
+def passes(run: Run, every: StepRange, query: Mapping[str, str]) -> Passes:
+    """Four queries: evaluations, rollouts of at most `MOST_CHECKPOINTS` of them, texts, and the training steps."""
+    training = _training(run, every)
     steps = list(Step.objects.filter(run=run, is_current=True).exclude(split=TRAIN).order_by("split", "index"))
     splits = list(dict.fromkeys(step.split for step in steps))
     split = query.get("split", "") if query.get("split") in splits else (splits[0] if splits else "")
@@ -99,12 +102,15 @@ def passes(run: Run, _steps: StepRange, query: Mapping[str, str]) -> Passes:
     base = next((one for one in found if one.step.index == 0), None)
     later = [one for one in found if one.step.index > 0]
     if base is None or not later:
-        return _nothing(split, splits, _why_nothing(splits, base, later))
+        return _nothing(split, splits, training, _why_nothing(splits, base, later))
     now = later[-1]
     shared = np.intersect1d(base.prompts, now.prompts)
     if not len(shared):
         return _nothing(
-            split, splits, "Base and newest checkpoint were asked different prompts, so nothing can be compared."
+            split,
+            splits,
+            training,
+            "Base and newest checkpoint were asked different prompts, so nothing can be compared.",
         )
     before, after = base.of(shared), now.of(shared)
     top = int(min(before.samples.min(), after.samples.min()))
@@ -125,6 +131,7 @@ def passes(run: Run, _steps: StepRange, query: Mapping[str, str]) -> Passes:
         lost=_named(run, before, after, lost[np.argsort(-before.right[lost], kind="stable")]),
         gained_count=len(gained),
         lost_count=len(lost),
+        training=training,
         nothing="",
     )
 
@@ -257,6 +264,33 @@ def _why_nothing(splits: Sequence[str], base: Evaluated | None, later: Sequence[
     return "Only the base model is evaluated so far; the comparison appears with the next evaluation."
 
 
-def _nothing(split: str, splits: Sequence[str], why: str) -> Passes:
+def _nothing(split: str, splits: Sequence[str], training: Chart, why: str) -> Passes:
     empty: Any = ()
-    return Passes(split, splits, None, 0, (0, 0), empty, None, empty, empty, empty, 0, 0, why)
+    return Passes(split, splits, None, 0, (0, 0), empty, None, empty, empty, empty, 0, 0, training, why)
+
+
+def _training(run: Run, steps: StepRange) -> Chart:
+    """pass@k of the training prompts, by step."""
+    found = steps.rows(
+        run,
+        "SELECT s.index, g.pass_at FROM runs_step s JOIN signal_stepsignal g ON g.step_id = s.id"
+        " WHERE IN_RANGE ORDER BY s.index",
+    )
+    index, known = [step for step, _ in found], [pass_at or [] for _, pass_at in found]
+    title, unit = "pass@k of training prompts, by step", "share of prompts"
+    most = max(map(len, known), default=0)
+    if not most:
+        return Chart("training", title, unit, None, nothing="No rollout of a training step was judged right or wrong.")
+    lines = [
+        Curve(f"pass@{k}", index, [values[place] if len(values) > place else float("nan") for values in known],
+              theme.colour_of(place), links=at_step(run))
+        for place, k in enumerate(powers(2 ** (most - 1)))
+    ]  # fmt: skip
+    return Chart(
+        "training",
+        title,
+        unit,
+        curves.figure(CurveChart(unit, lines, is_share=True)),
+        meaning="Prompts that were trained on, as the policy stood at each step: says nothing of unseen prompts.",
+        tall=True,
+    )
