@@ -177,6 +177,8 @@ def _steps_differ(steps: StepRewards, group_index: Tensor, groups: int) -> Tenso
 
 def drop_reasons(rollouts: Rollouts, scores: ScoredRollouts, signal: Signal) -> list[str | None]:
     """Why each rollout stayed out of the update; None for one that entered it."""
+    if bool(signal.kept.all()):
+        return [None] * len(scores.scored)
     reasons: list[str | None] = []
     owner = rollouts.group_index
     selected = signal.groups.kept[owner, rollouts.numbers].tolist()

@@ -130,7 +130,7 @@ def record_answers(
         header,
         rollouts,
         scores,
-        pieces=run.policy.pieces,
+        ends_step=run.policy.ends_step,
         checkpoint_step=checkpoint_step,
         sample_seconds=run.seconds["sample"],
         rollout_columns={},

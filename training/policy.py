@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -22,6 +23,7 @@ from training.chat import ChatWrapper, chat_wrapper
 from training.config import ConfigError, ModelConfig
 from training.distributed import laid_out_like, local_rank, processes, whole_tree
 from training.model_folder import GGUF_FILES, model_folder, names_code
+from training.tasks.base import STEP_END
 from training.transforms import TransformedPrompt
 from training.vocabulary import pieces_of
 
@@ -87,6 +89,11 @@ class Policy:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids, default=0)
         self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None)
         self._accepts = set(inspect.signature(model.forward).parameters)
+
+    @cached_property
+    def ends_step(self) -> np.ndarray:
+        """`[V]` bool: tokens that end a step of shown work."""
+        return np.array([STEP_END.encode() in piece for piece in self.pieces])
 
     def worded(self, prompt: TransformedPrompt) -> TransformedPrompt:
         """The prompt as a turn of a conversation, where the model is talked to in turns."""

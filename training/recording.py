@@ -4,13 +4,15 @@ The loop makes the columns, the writer's thread does the rest. Two threads that 
 call; what the thread does (compressing, the checksum, the disk) leaves the interpreter to the loop.
 """
 
+import dataclasses
 import datetime
+import itertools
 import json
+import operator
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +32,35 @@ from training.records import (
     RolloutBatch,
 )
 from training.rollouts import GENERATED, Rollouts, ScoredRollouts
-from training.tasks.base import STEP_END, OracleStep
+from training.spans import RewardSpan
+from training.tasks.base import OracleStep
 
+ROLLOUT_TYPES, GROUP_TYPES, METRIC_TYPES, SPAN_TYPES = (
+    dict(zip(schema.names, schema.types, strict=True)) for schema in (ROLLOUTS, GROUPS, METRICS, REWARD_SPANS)
+)
 TOKEN_TYPES = {name: kind.to_pandas_dtype() for name, kind in TOKEN_COLUMNS.items()}
+SPAN_FIELDS = tuple(field.name for field in dataclasses.fields(RewardSpan))
+_span_values = operator.attrgetter(*SPAN_FIELDS)
 # json.dumps with an option makes an encoder for every call.
 _json = json.JSONEncoder(allow_nan=False).encode
+_json_text = json.encoder.encode_basestring_ascii
 
 
 class Recorder:
     """Writes batches on a thread of its own, in order, one at a time, while the next step already samples.
 
-    `flush` returns once everything handed over is durable; a checkpoint is written only after it.
+    A batch in the spool is whole and durable; its name there is for certain once `flush` returns, and a checkpoint is written
+    only after that.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        spool.discard_unfinished(folder)
+        spool.finish_unfinished(folder)
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
-        # What the batch before took on the writer's thread: from start to end, and the processor's part of it.
+        self._is_name_durable = True
+        # What the batch before took on the writer's thread, and a flush after it: from start to end, and the processor's part.
         self.write_seconds = 0.0
         self.write_cpu_seconds = 0.0
 
@@ -59,13 +70,33 @@ class Recorder:
         Raises:
             OSError: the batch before could not be written.
         """
-        self.flush()
+        self.wait()
+        self._is_name_durable = False
         self._pending = self._writer.submit(self._write, batch, metrics)
 
-    def flush(self) -> None:
+    def wait(self) -> None:
+        """Return once the batch before is in the spool.
+
+        Raises:
+            OSError: it could not be written.
+        """
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
+
+    def flush(self) -> None:
+        """Return once everything handed over is in the spool and stays there whatever happens to the machine.
+
+        Raises:
+            OSError: the batch before could not be written.
+        """
+        self.wait()
+        if not self._is_name_durable:
+            started, cpu_started = time.perf_counter(), time.thread_time()
+            spool.fsync_folder(self._folder)
+            self._is_name_durable = True
+            self.write_seconds += time.perf_counter() - started
+            self.write_cpu_seconds += time.thread_time() - cpu_started
 
     def close(self) -> None:
         """Wait for what was handed over, then let the writer go.
@@ -80,8 +111,8 @@ class Recorder:
 
     def _write(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
         started, cpu_started = time.perf_counter(), time.thread_time()
-        named = _table({"name": list(metrics), "value": list(metrics.values())}, METRICS)
-        spool.put(self._folder, replace(batch, metrics=named))
+        named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
+        spool.write(self._folder, dataclasses.replace(batch, metrics=named))
         self.write_seconds = time.perf_counter() - started
         self.write_cpu_seconds = time.thread_time() - cpu_started
 
@@ -113,7 +144,7 @@ def make_batch(
     rollouts: Rollouts,
     scores: ScoredRollouts,
     *,
-    pieces: Sequence[bytes],
+    ends_step: np.ndarray,
     checkpoint_step: int,
     sample_seconds: float,
     rollout_columns: Mapping[str, Any],
@@ -123,18 +154,19 @@ def make_batch(
     """All that is known of a step's rollouts and groups; its metrics come with `Recorder.put`, for they tell what this took.
 
     Args:
+        ends_step: `[V]` bool, tokens that end a step of shown work.
         checkpoint_step: steps trained when these rollouts were sampled.
         rollout_columns, group_columns: further columns, one value a rollout or group; None is null.
         token_columns: further rectangles `[B, T]`.
     """
     columns = _rollout_columns(rollouts, scores, checkpoint_step, sample_seconds) | dict(rollout_columns)
-    columns |= _token_columns(rollouts, token_columns, pieces, checkpoint_step)
+    columns |= _token_columns(rollouts, token_columns, ends_step, checkpoint_step)
     return RolloutBatch(
         header=header,
-        rollouts=_table(columns, ROLLOUTS),
-        groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUPS),
+        rollouts=_table(columns, ROLLOUT_TYPES),
+        groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUP_TYPES),
         metrics=METRICS.empty_table(),
-        reward_spans=_table(_span_columns(scores), REWARD_SPANS),
+        reward_spans=_table(_span_columns(scores), SPAN_TYPES),
     )
 
 
@@ -143,38 +175,36 @@ def _rollout_columns(
 ) -> dict[str, Any]:
     count = len(scores.scored)
     lengths = rollouts.lengths.cpu().numpy()
-    rewards = scores.rewards.cpu().numpy()
-    owner = rollouts.group_index.tolist()
-    prompts = [rollouts.prompts[prompt] for prompt in owner]
-    requests = [request for request in rollouts.requests for _ in range(request.count)]
     transforms = [
         None if prompt.name == "identity" else _json({"name": prompt.name, "parameters": prompt.parameters})
         for prompt in rollouts.prompts
     ]
+    sizes = _group_sizes(rollouts)
+    asked = [request.count for request in rollouts.requests]
     return {
         "group": rollouts.group_index.cpu().numpy().astype(np.int32),
         "number": rollouts.numbers.cpu().numpy().astype(np.int16),
         "completion": rollouts.completions,
-        "reward": pa.array(rewards, mask=np.isnan(rewards)),
+        "reward": pa.array(scores.rewards.cpu().numpy(), from_pandas=True),  # NaN is null
         "correct": scores.correct.cpu().numpy(),
-        "stop_reason": np.where(rollouts.is_finished.cpu().numpy(), "stop", "length").tolist(),
-        "parsed_answer": [_bytes(one.parsed_answer) for one in scores.scored],
+        "stop_reason": ["stop" if is_finished else "length" for is_finished in rollouts.is_finished.tolist()],
+        "parsed_answer": _utf8([one.parsed_answer for one in scores.scored]),
         "answer_cluster": [one.answer_cluster for one in scores.scored],
         "policy_version": np.full(count, checkpoint_step, np.int32),
         "staleness_steps": np.zeros(count, np.int32),
         "seed": np.array(rollouts.seeds, np.int64),
         # Rows are sampled together; each pays for its share of the tokens.
         "cost_seconds": (sample_seconds * lengths / max(lengths.sum(), 1)).astype(np.float32),
-        "feedback": [_bytes(one.feedback or None) for one in scores.scored],
-        "transform": [transforms[prompt] for prompt in owner],
-        "source_rollout": [prompt.source_rollout for prompt in prompts],
-        "tree_parent": [request.tree_parent for request in requests],
-        "branch_token": [request.branch_token for request in requests],
+        "feedback": _utf8([one.feedback or None for one in scores.scored]),
+        "transform": _repeated(transforms, sizes),
+        "source_rollout": _repeated([prompt.source_rollout for prompt in rollouts.prompts], sizes),
+        "tree_parent": _repeated([request.tree_parent for request in rollouts.requests], asked),
+        "branch_token": _repeated([request.branch_token for request in rollouts.requests], asked),
     }
 
 
 def _token_columns(
-    rollouts: Rollouts, further: Mapping[str, Tensor], pieces: Sequence[bytes], checkpoint_step: int
+    rollouts: Rollouts, further: Mapping[str, Tensor], ends_step: np.ndarray, checkpoint_step: int
 ) -> dict[str, pa.Array]:
     rectangles = {
         "token_ids": rollouts.tokens.completion_ids,
@@ -194,18 +224,13 @@ def _token_columns(
         name: pa.ListArray.from_arrays(offsets, pa.array(values.astype(TOKEN_TYPES.get(name, np.float32), copy=False)))
         for name, values in flat.items()
     }
-    columns["step_boundaries"] = _step_boundaries(flat["token_ids"], ends, pieces)
+    columns["step_boundaries"] = _step_boundaries(flat["token_ids"], ends, ends_step)
     return columns
 
 
-def _step_boundaries(token_ids: np.ndarray, offsets: np.ndarray, pieces: Sequence[bytes]) -> pa.Array:
+def _step_boundaries(token_ids: np.ndarray, offsets: np.ndarray, ends_step: np.ndarray) -> pa.Array:
     """Positions after each token that ends a step of shown work, per rollout."""
-    known = np.minimum(token_ids, len(pieces) - 1)
-    # A vocabulary can have more pieces than the step has tokens.
-    used = np.flatnonzero(np.bincount(known))
-    ends_step = np.zeros(len(pieces), bool)
-    ends_step[used] = [STEP_END.encode() in pieces[token] for token in used.tolist()]
-    found = np.flatnonzero(ends_step[known])
+    found = np.flatnonzero(ends_step[np.minimum(token_ids, len(ends_step) - 1)])
     ends = np.searchsorted(found, offsets).astype(np.int32)
     row = np.searchsorted(offsets, found, side="right") - 1
     return pa.ListArray.from_arrays(pa.array(ends), pa.array((found - offsets[row] + 1).astype(np.int32)))
@@ -216,8 +241,8 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
     asked = [0] * len(tasks)
     for request in rollouts.requests:
         asked[request.prompt] += request.count
-    rewards = rollouts.by_group(scores.rewards, float("nan")).cpu().numpy()
-    correct = rollouts.by_group(scores.correct.double(), float("nan")).cpu().numpy()
+    sizes = _group_sizes(rollouts)
+    rewards = _by_group(rollouts, scores.rewards, np.nan)
     scored = np.isfinite(rewards)
     count = scored.sum(axis=1)
     mean = np.where(scored, rewards, 0).sum(axis=1) / np.maximum(count, 1)
@@ -225,55 +250,70 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
     std = np.sqrt((deviation**2).sum(axis=1) / np.maximum(count - 1, 1))
     return {
         "index": np.arange(len(tasks), dtype=np.int32),
-        "prompt": [_bytes(prompt.text) for prompt in rollouts.prompts],
+        "prompt": _utf8([prompt.text for prompt in rollouts.prompts]),
         "prompt_ids": rollouts.prompt_ids,
         "generator": [task.family for task in tasks],
         "parameters": [_json(task.params) for task in tasks],
         "difficulty": [task.difficulty for task in tasks],
         "task_seed": [task.seed for task in tasks],
-        "answer": [_bytes(task.answer) for task in tasks],
+        "answer": _utf8([task.answer for task in tasks]),
         "oracle_trace": [_oracle_json(task.oracle) if task.oracle else None for task in tasks],
         "size_asked": asked,
-        "size_got": rollouts.group_sizes,
-        "reward_mean": pa.array(mean, mask=count == 0),
-        "reward_std": pa.array(std, mask=count == 0),
-        "success_share": np.nanmean(correct, axis=1),
+        "size_got": sizes.astype(np.int32),
+        "reward_mean": pa.array(np.where(count, mean, np.nan), from_pandas=True),  # NaN is null
+        "reward_std": pa.array(np.where(count, std, np.nan), from_pandas=True),
+        "success_share": _by_group(rollouts, scores.correct, 0.0).sum(axis=1) / sizes,
         "sampling_weight": [choice.sampling_weight for choice in rollouts.chosen],
     }
 
 
-def _oracle_json(oracle: Sequence[OracleStep]) -> bytes:
-    return _json([{"text": step.text, "start": step.start, "end": step.end} for step in oracle]).encode()
+def _group_sizes(rollouts: Rollouts) -> np.ndarray:
+    return np.bincount(rollouts.group_index.cpu().numpy(), minlength=len(rollouts.prompts))
+
+
+def _by_group(rollouts: Rollouts, values: Tensor, fill: float) -> np.ndarray:
+    """`[P, G]` float64, a row per prompt; groups that are smaller than the largest are filled up."""
+    numbers = rollouts.numbers.cpu().numpy()
+    wide = np.full((len(rollouts.prompts), numbers.max() + 1), fill)
+    wide[rollouts.group_index.cpu().numpy(), numbers] = values.cpu().numpy()
+    return wide
+
+
+def _oracle_json(oracle: Sequence[OracleStep]) -> str:
+    steps = [f'{{"text": {_json_text(step.text)}, "start": {step.start}, "end": {step.end}}}' for step in oracle]
+    return f"[{', '.join(steps)}]"
 
 
 def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:
-    spans = [(row, span) for row, one in enumerate(scores.scored) for span in one.spans]
-    return {
-        "rollout": [row for row, _ in spans],
-        "token_start": [span.token_start for _, span in spans],
-        "token_end": [span.token_end for _, span in spans],
-        "value": [span.value for _, span in spans],
-        "kind": [span.kind for _, span in spans],
-        "name": [span.name for _, span in spans],
-        "version": [span.version for _, span in spans],
-    }
+    counts = [len(one.spans) for one in scores.scored]
+    values = map(_span_values, itertools.chain.from_iterable(one.spans for one in scores.scored))
+    # Without a span there is no value of any field either.
+    columns = dict(zip(SPAN_FIELDS, zip(*values, strict=True), strict=False))
+    return {"rollout": np.repeat(np.arange(len(counts), dtype=np.int32), counts), **columns}
 
 
-def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """Every column of `schema` in its order, missing ones null; further per-token columns follow."""
-    names = set(schema.names)
-    for name in columns:
-        if name.startswith(EXTRA_PREFIX):
-            schema = schema.append(pa.field(name, pa.list_(pa.float32())))
-        elif name not in names:
+def _table(columns: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The columns that have a value."""
+    arrays = {}
+    for name, values in columns.items():
+        if name not in types and not name.startswith(EXTRA_PREFIX):
             raise ValueError(f"unknown column {name!r}; a further per-token column is named {EXTRA_PREFIX}NAME")
-    rows = len(next(iter(columns.values())))
-    arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        arrays.append(pa.nulls(rows, field.type) if values is None else pa.array(values, field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+        if values is None or (isinstance(values, list) and values.count(None) == len(values)):
+            continue
+        arrays[name] = values if isinstance(values, pa.Array) else pa.array(values, types[name])
+    return pa.table(arrays)
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogatepass")
+def _repeated(values: Sequence[Any], counts: Iterable[int]) -> list[Any] | None:
+    """Each value as often as its count says; None if all are None."""
+    if values.count(None) == len(values):
+        return None
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+def _utf8(texts: list[str | None]) -> pa.Array:
+    try:
+        return pa.array(texts, pa.large_binary())
+    except UnicodeEncodeError:  # a lone surrogate
+        encoded = [None if text is None else text.encode("utf-8", "surrogatepass") for text in texts]
+        return pa.array(encoded, pa.large_binary())

@@ -9,7 +9,7 @@ import hashlib
 import json
 import struct
 import uuid
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import pyarrow as pa
@@ -137,9 +137,15 @@ class BatchHeader:
     format_version: int = 1
 
 
+HEADER_FIELDS = tuple(f.name for f in fields(BatchHeader))
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """Rollouts of one step, with their groups, the step's metrics and the reward spans."""
+    """Rollouts of one step, with their groups, the step's metrics and the reward spans.
+
+    A writer may leave columns out that are null throughout; a reader has all of them.
+    """
 
     header: BatchHeader
     rollouts: pa.Table
@@ -148,7 +154,7 @@ class RolloutBatch:
     reward_spans: pa.Table
 
     def to_bytes(self) -> bytes:
-        header = json.dumps(asdict(self.header), allow_nan=False).encode()
+        header = json.dumps({name: getattr(self.header, name) for name in HEADER_FIELDS}, allow_nan=False).encode()
         parts = [MAGIC, struct.pack("<I", len(header)), header]
         for table in (self.rollouts, self.groups, self.metrics, self.reward_spans):
             # A sink of Arrow's own: one of Python would take the interpreter from the training loop for every buffer.
@@ -188,8 +194,7 @@ class RolloutBatch:
         offset += 4
         raw = json.loads(body[offset : offset + length])
         offset += length
-        known = {f.name for f in fields(BatchHeader)}
-        header = BatchHeader(**{key: value for key, value in raw.items() if key in known})
+        header = BatchHeader(**{key: value for key, value in raw.items() if key in HEADER_FIELDS})
         uuid.UUID(header.batch_id)
         uuid.UUID(header.run_uid)
         tables = []

@@ -351,7 +351,7 @@ def record_step(
     beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
     """
     with run.phase("record"):
-        recorder.flush()
+        recorder.wait()
         header = batch_header(
             run.uid,
             run.attempt.number,
@@ -384,7 +384,7 @@ def record_step(
             header,
             rollouts,
             scores,
-            pieces=run.policy.pieces,
+            ends_step=run.policy.ends_step,
             checkpoint_step=step,
             sample_seconds=run.seconds["sample"],
             rollout_columns={

@@ -1,5 +1,8 @@
 """The spool: one batch file a step, written, fsynced, renamed. Imports no torch.
 
+A crash of the machine can undo a rename until its folder is fsynced; the file is whole under either name, and the next
+writer gives it its own.
+
 The reader deletes a file only after its rows are committed, so a crash on either side loses nothing; the batch id makes a
 second reading harmless.
 """
@@ -8,15 +11,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from training.records import RolloutBatch
+from training.records import RecordError, RolloutBatch
 
 SUFFIX = ".batch"
 PART_SUFFIX = ".part"
 
 
 def write_bytes_durably(path: Path, data: bytes) -> None:
+    """Write `data` so that it is there after a crash."""
+    write_bytes(path, data)
+    fsync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` so that after a crash `path` holds all of it or what it held before."""
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = f"{path}{PART_SUFFIX}"
     try:
         with open(part, "wb") as file:
             file.write(data)
@@ -25,9 +34,8 @@ def write_bytes_durably(path: Path, data: bytes) -> None:
         os.replace(part, path)
     except BaseException:
         # A full disk: half a file must not keep the space.
-        part.unlink(missing_ok=True)
+        Path(part).unlink(missing_ok=True)
         raise
-    fsync_folder(path.parent)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -47,16 +55,28 @@ def file_name(batch: RolloutBatch) -> str:
 
 
 def put(folder: Path, batch: RolloutBatch) -> Path:
-    """Write one batch into the spool and return its path."""
-    path = folder / file_name(batch)
-    write_bytes_durably(path, batch.to_bytes())
+    """Write one batch into the spool, for certain, and return its path."""
+    path = write(folder, batch)
+    fsync_folder(folder)
     return path
 
 
-def discard_unfinished(folder: Path) -> None:
-    """Remove what a killed writer left behind; only for the one writer of this spool."""
+def write(folder: Path, batch: RolloutBatch) -> Path:
+    """Write one batch into the spool and return its path. Until the folder is fsynced, a crash of the machine can undo the name."""
+    path = folder / file_name(batch)
+    write_bytes(path, batch.to_bytes())
+    return path
+
+
+def finish_unfinished(folder: Path) -> None:
+    """Name the whole batches that a killed writer left behind, remove the others; only for the one writer of this spool."""
     for part in folder.glob(f"*{SUFFIX}{PART_SUFFIX}"):
-        part.unlink(missing_ok=True)
+        try:
+            RolloutBatch.from_bytes(part.read_bytes(), where=part.name)
+        except RecordError:
+            part.unlink(missing_ok=True)
+        else:
+            os.replace(part, part.with_suffix(""))
 
 
 def waiting(folder: Path) -> Iterator[Path]:

@@ -42,6 +42,36 @@ def test_the_writers_time_counts_its_wait_for_the_disk_and_its_processor_time_do
     assert recorder.write_cpu_seconds < 0.2
 
 
+def test_a_whole_batch_that_lost_its_name_in_a_crash_gets_it_and_half_a_batch_goes(tmp_path: Path) -> None:
+    path = spool.put(tmp_path, make_batch())
+    data = path.read_bytes()
+    path.rename(f"{path}.part")
+    (tmp_path / "0001-00000007-1-x.batch.part").write_bytes(data[:-1])
+    Recorder(tmp_path).close()
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == data
+
+
+def test_a_name_is_made_durable_once_by_a_flush_and_its_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = []
+
+    def slow(folder: Path) -> None:
+        folders.append(folder)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(spool, "fsync_folder", slow)
+    recorder = Recorder(tmp_path)
+    recorder.put(make_batch(), {})
+    recorder.wait()
+    assert not folders
+    recorder.flush()
+    assert recorder.write_seconds >= 0.2
+    recorder.close()
+    assert folders == [tmp_path]
+
+
 def test_a_batch_of_a_version_that_compressed_otherwise_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
