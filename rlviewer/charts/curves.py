@@ -21,7 +21,7 @@ class Curve:
 
     name: str
     steps: Sequence[int]
-    values: Sequence[float]
+    values: Sequence[float | None]  # None: there is nothing, a gap; NaN: it was recorded so, and is marked
     colour: str = theme.SERIES_COLOURS[0]
     superseded: bool = False
     markers: bool = False
@@ -176,7 +176,8 @@ def _band(band: Band, is_share: bool) -> list[dict[str, Any]]:
 
 def _broken_marks(curve: Curve, places: list[int]) -> list[dict[str, Any]]:
     """A cross at the foot for each NaN, a triangle at the edge for each infinity."""
-    broken = [(curve.steps[at], curve.values[at]) for at in places if not math.isfinite(curve.values[at])]
+    held = ((curve.steps[at], curve.values[at]) for at in places)
+    broken = [(step, value) for step, value in held if value is not None and not math.isfinite(value)]
     if not broken:
         return []
     return [

@@ -9,7 +9,7 @@ from tsdownsample import MinMaxDownsampler, MinMaxLTTBDownsampler
 LIMIT = 2000
 
 
-def kept(steps: Sequence[int], values: Sequence[float], *, limit: int = LIMIT) -> list[int]:
+def kept(steps: Sequence[int], values: Sequence[float | None], *, limit: int = LIMIT) -> list[int]:
     """Places of about `limit` points that draw the same picture: all of them when there are no more.
 
     MinMaxLTTB chooses half of them for the shape. It may pass over a spike, so the smallest and the largest of every bucket

@@ -52,3 +52,9 @@ def test_a_long_curve_keeps_its_extremes() -> None:
     values[31_234] = 40.0
     (line,) = figure(CurveChart(unit="", curves=[Curve("a", range(50_000), values)]))["data"]
     assert len(line["x"]) <= 2000 and max(line["y"]) == 40.0
+
+
+def test_what_is_missing_is_a_gap_and_no_mark() -> None:
+    drawn = figure(CurveChart("nats", [Curve("kl", [0, 1, 2], [1.0, None, 3.0])]))
+    (line,) = drawn["data"]
+    assert line["y"] == [1.0, None, 3.0]
