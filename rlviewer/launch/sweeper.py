@@ -30,6 +30,8 @@ ABANDONED_SECONDS = 60
 HOUSEKEEPING_SECONDS = 30.0
 # Texts of this many steps are indexed in one sweep; a sweep must stay short.
 STEPS_AT_A_TIME = 50
+# What a sweep gives to working steps out: beside a trainer, which wants the processor, under a tenth of the time.
+IDLE_SECONDS, BUSY_SECONDS = 5.0, 0.4
 SWEEPER_LOCK = 0x726C76  # an advisory lock of Postgres
 
 
@@ -61,7 +63,7 @@ class Sweeper:
             self._do(index_texts)
             self._do(count_searches)
             self._do(embed_waiting)
-            self._do(compute_signals)
+            self._do(lambda: compute_signals(seconds=IDLE_SECONDS if self.is_idle else BUSY_SECONDS))
             if is_housekeeping:
                 self._do(adopt_orphans)
                 self._do(prune)
@@ -163,8 +165,8 @@ def count_searches() -> None:
         counting.count_pending()
 
 
-def compute_signals() -> None:
-    """Work out what new steps taught."""
+def compute_signals(*, seconds: float) -> None:
+    """Work out what new steps taught, the newest first, for about so long."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT EXISTS (SELECT {signal_lag.PENDING})")
         has_pending = cursor.fetchone()[0]
@@ -172,7 +174,7 @@ def compute_signals() -> None:
         # Loads numpy and Arrow, as above.
         from rlviewer.signal.services import compute_pending
 
-        compute_pending(STEPS_AT_A_TIME)
+        compute_pending(STEPS_AT_A_TIME, seconds=seconds)
 
 
 def embed_waiting() -> None:
