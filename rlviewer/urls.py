@@ -11,6 +11,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.runs.urls")),
     path("", include("rlviewer.review.urls")),
     path("", include("rlviewer.search.urls")),
+    path("", include("rlviewer.watch.urls")),
     path("", include("rlviewer.analysis.urls")),
     path("", include("rlviewer.signal.urls")),
     path("", include("rlviewer.launch.urls")),

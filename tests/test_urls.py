@@ -15,6 +15,7 @@ from rlviewer.analysis import jobs
 from rlviewer.ingest.services import store_batch
 from rlviewer.review.services import Said, add_label
 from rlviewer.runs.models import Group, Rollout
+from rlviewer.watch.services import Wanted, create_search
 from tests.factories import make_batch, make_run, make_user
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -105,6 +106,14 @@ TABLE: dict[str, Row] = {
     "project-labels": read("viewer", "project"),
     "label-name-add": write("member", "project"),
     "label-name-change": write("member", "project"),
+    "project-searches": read("viewer", "project"),
+    "search-create": write("member", "project"),
+    "suspect-save": write("member", "project"),
+    "search-detail": read("viewer", "search"),
+    "search-edit": write("member", "search"),
+    "search-archive": write("member", "search"),
+    "search-csv": read("viewer", "search"),
+    "run-alarms": read("viewer", "run"),
     # A fixed document, the same for every method.
     "api:openapi-json": Row(dict.fromkeys(METHODS, "anonymous"), is_api=True),
     "api:api-root": Row({}, is_api=True),
@@ -161,6 +170,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "person": charlie.id,
         "token": token.id,
         "label": label.id,
+        "search": create_search(bob, project, Wanted("odd", "odd")).id,
         "split": "train",
         "index": 0,
         "export": "csv",

@@ -61,8 +61,8 @@ def _comparison(node: Comparison) -> str:
     if field.name == "stop":
         return " or ".join(ENDINGS[value] if isinstance(value, int) else "of unknown ending" for value in node.values)
     if field.choices is not None:
-        named = {value: label for label, value in field.choices.items()}
-        return f"with {field.label} {' or '.join(named.get(value, 'not given') for value in node.values)}"  # type: ignore[call-overload]
+        named: dict[AnyValue, str] = {value: label for label, value in field.choices.items()}
+        return f"with {field.label} {' or '.join(named.get(value, 'not recorded') for value in node.values)}"
     if field.name == "split":
         return " or ".join(
             "of training" if v == "train" else f"of the {split_name(str(v))} evaluation" for v in node.values

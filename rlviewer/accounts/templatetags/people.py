@@ -8,7 +8,7 @@ from rlviewer.accounts.models import Project, Role, User
 
 register = template.Library()
 
-ADDRESSES = {"run": "run-detail", "project": "run-list"}
+ADDRESSES = {"run": "run-detail", "project": "run-list", "rollout": "rollout-detail", "search": "search-detail"}
 
 
 @register.filter
