@@ -1,15 +1,19 @@
-"""A model small enough to train in milliseconds, and runs of it."""
+"""A model small enough to train in milliseconds, and runs of it.
+
+Transformers brings Triton, which must not be imported before kernels/conftest.py has chosen how it runs: only fixtures do.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.config import BUILTIN_MODEL, ModelConfig
-from training.policy import Policy, load_policy
-from training.warmstart import build_tokenizer
+
+if TYPE_CHECKING:
+    from training.policy import Policy
 
 torch.set_num_threads(1)
 
@@ -17,6 +21,10 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained Llama of 20 k parameters with the built-in tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from training.warmstart import build_tokenizer
+
     folder = tmp_path_factory.mktemp("model")
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
@@ -41,7 +49,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def policy(model_folder: Path) -> Policy:
+def policy(model_folder: Path) -> "Policy":
+    from training.policy import load_policy
+
     return load_policy(ModelConfig(path=str(model_folder)))
 
 
