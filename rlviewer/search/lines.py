@@ -149,8 +149,8 @@ def cell(field: Field, value: AnyValue, rollout: Rollout, run_names: Mapping[int
             '<a href="{}"><span class="chip blue">{}</span> {}</a>', address, split_name(step.split), step.index
         )
     if field.name == "group":
-        address = reverse("step-detail", args=[rollout.run_id, step.split, step.index])
-        return format_html('<a href="{}#group-{}">{}</a>', address, value, value)
+        address = reverse("group-detail", args=[rollout.group_id])
+        return format_html('<a href="{}?ref={}">{}</a>', address, rollout.number, value)
     if field.name == "prompt":
         return format_html('<a href="?filter=prompt:{}">{}</a>', value, value)
     if field.name == "stop":

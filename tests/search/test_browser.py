@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from rlviewer.accounts.models import Project, User
 from rlviewer.ingest.services import store_batch
-from rlviewer.runs.models import Attempt, Rollout, Run
+from rlviewer.runs.models import Attempt, Group, Rollout, Run
 from rlviewer.search import browse, totals, views
 from rlviewer.search.browse import Place, Scope, Search, Sort
 from rlviewer.search.fields import COLUMNS, FIELDS
@@ -323,16 +323,25 @@ def test_every_column_can_be_shown(client: Client, run: Run) -> None:
     assert page.count("not judged") and page.count("no answer was read") and 'title="not recorded"' in page
 
 
+def _unlike(run: Run) -> tuple[int, int]:
+    """Two rollouts whose texts differ after a common beginning."""
+    group = Group.objects.filter(run=run, step__split="train", step__index=0, index=1).get()
+    by_answer = {one.parsed_answer: one.pk for one in group.rollouts.order_by("-number")}
+    first, second, *_ = by_answer.values()
+    return first, second
+
+
 def test_side_by_side_shows_what_the_person_may_see(client: Client, run: Run, charlie: User) -> None:
     theirs = make_run(make_project("secret", admin=charlie))
     store_batch(make_batch(theirs), source="test")
     secret = Rollout.objects.filter(run_id=theirs.pk)[0].pk
-    first, second = ids(run, "split:train step:0 group:0")[:2]
+    first, second = _unlike(run)
     page = client.get(reverse("rollout-compare"), {"ids": f"{first},{secret},x,{second},{first}"})
     assert [side.rollout.pk for side in page.context["sides"]] == [first, second]
     sides = page.context["sides"]
-    assert sides[0].same == sides[1].same and sides[0].same.endswith("carry") is False
-    assert not sides[0].rest or not sides[1].rest or sides[0].rest[0] != sides[1].rest[0]
+    assert sides[0].differs_at is None and sides[1].differs_at is not None
+    assert all("data-first-difference" in side.shown.html for side in sides)
+    assert "data-next-difference" in page.content.decode()
     assert "Nothing to compare" in client.get(reverse("rollout-compare"), {"ids": str(secret)}).content.decode()
 
 
