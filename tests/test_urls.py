@@ -72,6 +72,8 @@ TABLE: dict[str, Row] = {
     "member-remove": write("admin", "project", "membership"),
     "run-launch": Row({"GET": "member", "POST": "member"}, ("project",)),
     "run-detail": read("viewer", "run"),
+    "run-curves": read("viewer", "run"),
+    "run-overlay": read("viewer", "run"),
     "run-rename": write("member", "run"),
     "run-tags": write("member", "run"),
     "run-stop": write("member", "run"),

@@ -29,6 +29,8 @@ FIRST_WINDOW, LAST_WINDOW = 500, 4000
 # Up to this many rollouts of the steps or words asked for are gathered through their index and sorted. More are met soon
 # enough on the way through the order.
 GATHERED = 100_000
+# Counting stops nowhere. Of more rollouts with the words asked for, Postgres would read every text of the run for it.
+COUNTED_AT_ONCE = 2_000
 IDS_AT_ONCE = 50_000  # of an export
 # Runs of a project whose own indexes are merged; of more the rows are sorted.
 MERGED_RUNS = 32
@@ -225,16 +227,32 @@ class Search:
     @cached_property
     def way(self) -> "Way":
         """How to get at the rows in an order. At most three queries, none of which reads a rollout."""
-        words, scanned = self.conditions.words, self.conditions.scanned
-        steps, _ = self._steps()
-        narrow = steps is not None and (steps.aggregate(n=Sum("rollout_count"))["n"] or 0) <= GATHERED
-        narrow = narrow or any(part.field.name == "prompt" and part.op == "=" for part in self._comparisons())
-        narrow = narrow or any(p.field.is_label and not {None, False} & set(p.values) for p in self._comparisons())
+        words, scanned, narrow = self.conditions.words, self.conditions.scanned, self._is_narrow
         if words is None:
             return Way(self.stored(), self.scope.runs, narrow, scanned)
-        if narrow or _expected(self.rows()) <= GATHERED:
+        if narrow or expected(self.rows()) <= GATHERED:
             return Way(self.rows(), self.scope.runs, True, scanned)
         return Way(self.stored(), self.scope.runs, False, words & (scanned or Q()))
+
+    @cached_property
+    def _is_narrow(self) -> bool:
+        """Whether what it asks of stored values leaves few enough rollouts to gather."""
+        steps, _ = self._steps()
+        if steps is not None and (steps.aggregate(n=Sum("rollout_count"))["n"] or 0) <= GATHERED:
+            return True
+        return any(
+            (part.field.name == "prompt" and part.op == "=")
+            or (part.field.is_label and not {None, False} & set(part.values))
+            for part in self._comparisons()
+        )
+
+    @cached_property
+    def counting(self) -> "Way":
+        """How to get at all of the rows: text by text where words are many. One query."""
+        words = self.conditions.words
+        if words is None or self.way.scanned is not None or expected(self.rows()) <= COUNTED_AT_ONCE:
+            return self.way
+        return Way(self.stored(), self.scope.runs, self._is_narrow, words)
 
     def find(
         self,
@@ -244,19 +262,22 @@ class Search:
         backwards: bool = False,
         limit: int = 100,
         seconds: float | None = None,
+        way: "Way | None" = None,
     ) -> Found:
         """The next `limit` rows after a place; `backwards` those before it, the last ones without a place.
 
         Rows come in the order of `sort` either way. A scan ends after about `seconds`, SCAN_SECONDS by default.
         """
-        if self.way.scanned is None:
-            found = ordered(self.way, sort, after=after, backwards=backwards, limit=limit + 1)
+        way = way or self.way
+        if way.scanned is None:
+            found = ordered(way, sort, after=after, backwards=backwards, limit=limit + 1)
             page = found[:limit]
             return Found(page[::-1] if backwards else page, len(found) > limit)
-        return self._scan(sort, after, backwards, limit, seconds)
+        return self._scan(way, sort, after, backwards, limit, seconds)
 
     def _scan(
         self,
+        way: "Way",
         sort: Sort,
         after: Place | None,
         backwards: bool,
@@ -268,9 +289,9 @@ class Search:
         deadline = time.monotonic() + (SCAN_SECONDS if seconds is None else seconds)
         is_over = False
         while len(hits) <= limit and not is_over and (not scanned or time.monotonic() < deadline):
-            places = ordered(self.way, sort, after=place, backwards=backwards, limit=window)
+            places = ordered(way, sort, after=place, backwards=backwards, limit=window)
             is_over = len(places) < window
-            matching = self.matching([found.id for found in places])
+            matching = way.matching([found.id for found in places])
             hits += [found for found in places if found.id in matching]
             scanned += len(places)
             place = places[-1] if places else place
@@ -278,11 +299,6 @@ class Search:
         page = hits[:limit]
         resume = None if is_over or len(hits) > limit else place
         return Found(page[::-1] if backwards else page, len(hits) > limit, resume, scanned)
-
-    def matching(self, ids: Sequence[int]) -> set[int]:
-        """Those of `ids` whose texts match."""
-        rows = Rollout.objects.filter(pk__in=ids).filter(self.way.scanned or Q())
-        return set(rows.values_list("pk", flat=True))
 
     def batches(self, sort: Sort, *, size: int) -> Iterator[list[int]]:
         """Ids of all rollouts that it finds now, in order, at most `size` at a time."""
@@ -295,7 +311,7 @@ class Search:
             for start in range(0, len(places), size):
                 ids = [found.id for found in places[start : start + size]]
                 if way.scanned is not None:
-                    matching = self.matching(ids)
+                    matching = way.matching(ids)
                     ids = [pk for pk in ids if pk in matching]
                 if ids:
                     yield ids
@@ -332,6 +348,11 @@ class Way:
     is_gathered: bool
     scanned: Q | None  # what their texts must be asked
 
+    def matching(self, ids: Sequence[int]) -> set[int]:
+        """Those of `ids` whose texts match."""
+        rows = Rollout.objects.filter(pk__in=ids).filter(self.scanned or Q())
+        return set(rows.values_list("pk", flat=True))
+
     def parts(self, sort: Sort) -> list[QuerySet[Rollout]]:
         """Rows whose order one index knows: those of each run, when there are a few."""
         is_merged = (
@@ -343,7 +364,7 @@ class Way:
         return [self.rows.filter(run_id=run) for run in self.runs] if is_merged else [self.rows]
 
 
-def _expected(rows: QuerySet[Rollout]) -> int:
+def expected(rows: QuerySet[Rollout]) -> int:
     """How many rows Postgres expects."""
     return json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]["Plan Rows"]
 

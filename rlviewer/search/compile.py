@@ -14,6 +14,7 @@ from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.review.models import Label
 from rlviewer.search.fields import Field
 from rlviewer.search.language import FilterError
+from rlviewer.search.models import PromptText
 from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text
 
 TEXT = "rollouttext__completion"
@@ -89,29 +90,38 @@ def _parts(node: Node) -> tuple[Node, ...]:
 def _scans(node: Node) -> bool:
     """Whether it must read texts: the index finds words, and one of several words, but not where they are missing."""
     if isinstance(node, Text):
-        return node.kind in {"substring", "regex"}
+        return node.of == "completion" and node.kind in {"substring", "regex"}
     parts = _parts(node)
-    is_one_of_words = isinstance(node, Any) and all(isinstance(part, Text) for part in parts)
+    is_one_of_words = isinstance(node, Any) and all(isinstance(p, Text) and p.of == "completion" for p in parts)
     is_mixed = not isinstance(node, All) and not is_one_of_words and _reads_text(node)
     return is_mixed or any(_scans(part) for part in parts)
 
 
 def _reads_text(node: Node) -> bool:
-    return isinstance(node, Text) or any(_reads_text(part) for part in _parts(node))
+    if isinstance(node, Text):
+        return node.of == "completion"
+    return any(_reads_text(part) for part in _parts(node))
 
 
 def _text(node: Text) -> Q:
+    """Prompts are few beside rollouts and short: all of them are asked, whatever is looked for."""
+    if node.of == "prompt":
+        return Q(group__prompt__in=PromptText.objects.filter(_matches(node, "text")).values("prompt"))
+    return _matches(node, TEXT)
+
+
+def _matches(node: Text, column: str) -> Q:
     text = escaped(node.text)
     if node.kind == "substring":
-        return Q(**{f"{TEXT}__{'icontains' if node.ignores_case else 'contains'}": text})
+        return Q(**{f"{column}__{'icontains' if node.ignores_case else 'contains'}": text})
     if node.kind == "regex":
         _probe(text, node)
-        return Q(**{f"{TEXT}__{'iregex' if node.ignores_case else 'regex'}": text})
+        return Q(**{f"{column}__{'iregex' if node.ignores_case else 'regex'}": text})
     query = (
         PrefixQuery(Value(text)) if node.kind == "prefix" else SearchQuery(text, config="simple", search_type="phrase")
     )
     # Exactly the indexed expression, else Postgres reads every text.
-    return Q(Matches(SearchVector(TEXT, config="simple"), query))
+    return Q(Matches(SearchVector(column, config="simple"), query))
 
 
 class Matches(Exact):

@@ -28,7 +28,9 @@ RULES = """
   missing ones. A condition and its negation part all rollouts: `-reward>0.5` also finds what has no reward.
 - **Words** come from an index that a worker fills shortly after rollouts are stored; the list says how many are still missing.
   Characters in single quotes and regular expressions are read text by text: hits come as they are found, and the total counts up.
-  The first 200,000 characters of a completion can be searched.
+  The first 200,000 characters of a completion can be searched. Of words that are in many rollouts the total counts up as well.
+- **Prompts** are searched by `prompt:` with the same three kinds of quotes: `prompt:"how many"`, `prompt:'= 12'`, `prompt:/^What/`. A
+  number without quotes is the prompt's own: `prompt:27`.
 - **Regular expressions** are those of Postgres, up to 200 characters. References back (`\\1`) are refused, since they can take
   for ever; what is left takes time linear in the text, and is stopped after 30 seconds.
 - A filter has at most 1,000 characters and 40 conditions, brackets lie at most 12 deep. An error names its place and what was
@@ -44,7 +46,14 @@ Press a column's head to sort by it; values that are missing come last, after Na
 999,950 costs what the first one does. The slider above the list goes to any value of the column it is sorted by, the box beside it to
 a step (`340`) or a rollout (`#1234`). “20 at random” draws from what the filter finds; its address keeps the draw.
 
-Keys: `/` filter, `j` `k` rows, `Enter` opens, `x` selects, `c` compares what is selected, `n` `p` pages, `Home` `End` first and last, `r` 20 at
+## Beside the list
+
+On the left, counts by task, ending and correctness, and how rewards, lengths and steps spread. A click adds the value to the filter or
+takes it away; a range is dragged over the bars or typed. A facet's own terms are left out of its counts, so that the others show what
+they would find. Counts are of all that matches up to 200,000 rollouts, beyond that (and where texts are read) of the newest, which
+the facets then say. `Space` opens a preview of the row on the right: the text with every match marked, reward, its parts, advantage.
+
+Keys: `/` filter, `j` `k` rows, `Space` preview, `Enter` opens, `x` selects, `c` compares what is selected, `n` `p` pages, `Home` `End` first and last, `r` 20 at
 random, `?` all keys.
 
 ## Exports

@@ -138,6 +138,7 @@ FORMS = (
     ('"a phrase"', "these words in this order", '"carry the one"'),
     ("'characters'", "exactly these characters, anywhere; 'abc'i ignores case", "'= 12'"),
     ("/expression/", "a regular expression; /abc/i ignores case", "/so = \\d+$/"),
+    ('prompt:"words"', "the same of the prompt: words, 'characters' or /expression/", 'prompt:"how many"'),
     ("field<value", "also <= > >= = and != ; a colon is the same as =", "reward<0.5"),
     ("field:low..high", "from low to high, both included; either may be left out", "step:100..200"),
     ("field:a,b", "one of several values", "stop:length,error"),

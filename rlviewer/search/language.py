@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from rlviewer.search.fields import BY_WORD, Field
@@ -145,6 +146,9 @@ class _Parser:
             hint = f"did you mean {near[0]}?" if near else f'to find this text, quote it: "{word}{sign}…".'
             self._fail(f"There is no field “{word}”; {hint}", start, named.end(1))
         self.at = named.end()
+        if field.name == "prompt" and sign in {":", "=", "!="} and self.text[self.at : self.at + 1] in CLOSING:
+            text = replace(self._quoted_text(self.at), of="prompt")
+            return Not(text) if sign == "!=" else text
         op = {":": "=", "!=": "="}.get(sign, sign)
         if op != "=" and not field.is_number:
             self._fail(f"“{field.name}” has no order; use “:”.", named.end(1), named.end())
@@ -152,7 +156,7 @@ class _Parser:
         while op == "=" and self.text[self.at : self.at + 1] == ",":
             self.at += 1
             values.append(self._value(field, op))
-        compared = Comparison(field, op, tuple(values))
+        compared = Comparison(field, op, tuple(values), start, self.at)
         return Not(compared) if sign == "!=" else compared
 
     def _value(self, field: Field, op: str) -> Value:

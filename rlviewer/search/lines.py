@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from rlviewer.lib.text import bytes_from_text
 from rlviewer.lib.visible import visible, visible_end
-from rlviewer.runs.models import Rollout, Run, StopReason, TokenChunk
+from rlviewer.runs.models import Prompt, Rollout, Run, StopReason, TokenChunk
 from rlviewer.runs.queries.run import RolloutLine, shown_answer, with_prompts
 from rlviewer.runs.templatetags.show import exact, missing, num, percent, run_colour, signed, split_name
 from rlviewer.runs.tokens import unpack_chunk
@@ -20,7 +20,7 @@ from rlviewer.search.compile import TEXT, escaped
 from rlviewer.search.fields import FIELDS, Field
 from rlviewer.search.tree import All, Any, Node, Text
 
-BEFORE, AFTER = 40, 90
+BEFORE, AFTER = 12, 120
 WHY_MISSING = {
     "reward": "not scored",
     "advantage": "no advantage",
@@ -42,7 +42,7 @@ class Line:
     """One rollout: how its prompt begins, its text around the first match or at its end, its cells."""
 
     rollout: Rollout
-    prompt: str
+    prompt: tuple[str, str, str]  # before, match and after, as the completion
     before: str
     match: str
     after: str
@@ -61,20 +61,22 @@ def read_lines(ids: Sequence[int], columns: Sequence[str], tree: All) -> list[Li
     chunks = {pk: unpack_chunk(payload, columns=TEXT_ONLY) for pk, payload in payloads}
     prompts = {line.rollout.pk: line.prompt for line in with_prompts([RolloutLine(r, "", None) for r in rollouts])}
     values = _values(ids, columns)
-    patterns = list(_patterns(tree))
-    found = {pk: [re.escape(text)] for pk, text in _expressions(ids, tree).items() if text}
+    looked_for = patterns(ids, tree)
+    asked = patterns([rollout.pk for rollout in rollouts], tree, of="prompt")
+    matched = _matched_prompts(rollouts, asked)
     names = _run_names(rollouts) if "run" in columns else {}
     lines = []
     for rollout in rollouts:
         chunk = chunks.get(rollout.chunk_id)
         completion = chunk.rollouts[rollout.position].completion if chunk else b""
-        parts = telling_part(completion, [*found.get(rollout.pk, []), *patterns])
+        parts = telling_part(completion, looked_for.get(rollout.pk, []))
         row = values.get(rollout.pk, {})
         cells = [
             Cell(FIELDS[name].label, cell(FIELDS[name], row.get(name), rollout, names), FIELDS[name].is_number)
             for name in columns
         ]
-        lines.append(Line(rollout, prompts.get(rollout.pk, ""), *parts, cells))
+        prompt = matched.get(rollout.pk, (prompts.get(rollout.pk, ""), "", ""))
+        lines.append(Line(rollout, prompt, *parts, cells))
     return lines
 
 
@@ -91,32 +93,56 @@ def telling_part(completion: bytes, patterns: Sequence[str]) -> tuple[str, str, 
     return "", "", visible_end(completion)
 
 
-def _patterns(node: Node) -> Iterator[str]:
-    """What to mark: texts that must or may be there. Expressions are left to Postgres, whose matching is bounded."""
-    if isinstance(node, Text) and node.kind != "regex":
-        words = re.findall(r"\w+", node.text) if node.kind != "substring" else []
-        if node.kind == "substring":
-            yield re.escape(node.text)
-        elif words:
-            ending = r"\w*" if node.kind == "prefix" else r"(?!\w)"
-            yield r"(?<!\w)" + r"\W+".join(map(re.escape, words)) + ending
+def _matched_prompts(
+    rollouts: Sequence[Rollout], asked: Mapping[int, Sequence[str]]
+) -> dict[int, tuple[str, str, str]]:
+    """The telling part of each prompt that something was looked for in. One query."""
+    if not asked:
+        return {}
+    texts = dict(Prompt.objects.filter(pk__in={r.group.prompt_id for r in rollouts}).values_list("pk", "text"))
+    parts = {r.pk: telling_part(bytes(texts[r.group.prompt_id]), asked.get(r.pk, [])) for r in rollouts}
+    return {pk: part for pk, part in parts.items() if part[1]}
+
+
+def patterns(ids: Sequence[int], tree: All, of: str = "completion") -> dict[int, list[str]]:
+    """What to mark in each text, as expressions; empty when nothing is looked for. One query for expressions of a person's own,
+    whose matching is left to Postgres, which bounds it.
+    """
+    texts = list(_texts(tree, of))
+    plain = [pattern for node in texts for pattern in _plain_patterns(node)]
+    own = next((node for node in texts if node.kind == "regex"), None)
+    found = {} if own is None else _first_matches(ids, own)
+    marked = {pk: [*([re.escape(found[pk])] if found.get(pk) else []), *plain] for pk in ids}
+    return {pk: expressions for pk, expressions in marked.items() if expressions}
+
+
+def _texts(node: Node, of: str) -> Iterator[Text]:
+    """Those that must or may be there."""
+    if isinstance(node, Text) and node.of == of:
+        yield node
     elif isinstance(node, All | Any):
         for part in node.parts:
-            yield from _patterns(part)
+            yield from _texts(part, of)
 
 
-def _expressions(ids: Sequence[int], tree: All) -> dict[int, str]:
-    """What the first regular expression matched in each text. One query."""
-    node = next((part for part in tree.parts if isinstance(part, Text) and part.kind == "regex"), None)
-    if node is None:
-        return {}
-    flags = Value("i" if node.ignores_case else "c")
+def _plain_patterns(node: Text) -> Iterator[str]:
+    words = re.findall(r"\w+", node.text) if node.kind in {"words", "prefix"} else []
+    if node.kind == "substring":
+        yield re.escape(node.text)
+    elif words:
+        ending = r"\w*" if node.kind == "prefix" else r"(?!\w)"
+        yield r"(?<!\w)" + r"\W+".join(map(re.escape, words)) + ending
+
+
+def _first_matches(ids: Sequence[int], node: Text) -> dict[int, str]:
+    """What a regular expression matched first in each text."""
+    column = TEXT if node.of == "completion" else "group__prompt__prompttext__text"
     first = Func(
-        F(TEXT),
+        F(column),
         Value(escaped(node.text)),
         Value(1),
         Value(1),
-        flags,
+        Value("i" if node.ignores_case else "c"),
         function="regexp_substr",
         output_field=TextField(),
     )

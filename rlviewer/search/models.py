@@ -6,7 +6,7 @@ from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
 
-from rlviewer.runs.models import Rollout
+from rlviewer.runs.models import Prompt, Rollout
 
 
 class RolloutText(models.Model):
@@ -25,6 +25,16 @@ class RolloutText(models.Model):
                 gin_pending_list_limit=1024,
             ),
         ]
+
+
+class PromptText(models.Model):
+    """The searchable text of one prompt, shared by its rollouts; indexed with the first step that has it."""
+
+    prompt = models.OneToOneField(Prompt, on_delete=models.CASCADE, primary_key=True)
+    text = models.TextField()  # escaped by lib.text; its first 200,000 characters
+
+    class Meta:
+        indexes = [GinIndex(SearchVector("text", config="simple"), name="prompt_text_words")]
 
 
 class IndexedStep(models.Model):

@@ -8,7 +8,7 @@ from django.db.backends.utils import CursorWrapper
 from psycopg.errors import ProgramLimitExceeded
 
 from rlviewer.lib.text import text_from_bytes
-from rlviewer.runs.models import Rollout, TokenChunk
+from rlviewer.runs.models import Prompt, Rollout, TokenChunk
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.search.lag import PENDING
 
@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 # Postgres keeps at most 1 MB of words a text. Ordinary writing of this many characters stays far below; text that does
 # not (long hyphenated words of rare characters) is halved until it fits.
 TEXT_CHARS = 200_000
+ROLLOUT_TEXTS = "INSERT INTO search_rollouttext (rollout_id, completion) SELECT * FROM unnest(%s::bigint[], %s::text[])"
+# Another worker may store a prompt of its step at the same moment.
+PROMPT_TEXTS = "INSERT INTO search_prompttext (prompt_id, text) SELECT * FROM unnest(%s::bigint[], %s::text[]) ON CONFLICT DO NOTHING"
 
 
 def index_pending(limit: int = 50, *, seconds: float = 5.0) -> int:
@@ -52,11 +55,15 @@ def _index_step(step_id: int) -> bool:
             rollouts = unpack_chunk(chunk.payload, columns=frozenset()).rollouts
             _insert_texts(
                 cursor,
+                ROLLOUT_TEXTS,
                 {
                     rollout_id: text_from_bytes(rollouts[position].completion)[:TEXT_CHARS]
                     for position, rollout_id in by_chunk[chunk.pk].items()
                 },
             )
+        prompts = Prompt.objects.filter(group__step=step_id, prompttext__isnull=True).distinct().order_by("id")
+        texts = {pk: text_from_bytes(bytes(text))[:TEXT_CHARS] for pk, text in prompts.values_list("id", "text")}
+        _insert_texts(cursor, PROMPT_TEXTS, texts)
         cursor.execute(
             "INSERT INTO search_indexedstep (step_id, rollout_count, indexed_at) VALUES (%s, %s, now())"
             " ON CONFLICT (step_id) DO UPDATE SET rollout_count = excluded.rollout_count, indexed_at = now()",
@@ -65,20 +72,17 @@ def _index_step(step_id: int) -> bool:
     return True
 
 
-def _insert_texts(cursor: CursorWrapper, texts: dict[int, str]) -> None:
+def _insert_texts(cursor: CursorWrapper, insert: str, texts: dict[int, str]) -> None:
     try:
         with transaction.atomic():
-            cursor.execute(
-                "INSERT INTO search_rollouttext (rollout_id, completion) SELECT * FROM unnest(%s::bigint[], %s::text[])",
-                [list(texts), list(texts.values())],
-            )
+            cursor.execute(insert, [list(texts), list(texts.values())])
     except OperationalError as error:
         if not isinstance(error.__cause__, ProgramLimitExceeded):
             raise
         if len(texts) > 1:
-            for rollout_id, text in texts.items():
-                _insert_texts(cursor, {rollout_id: text})
+            for pk, text in texts.items():
+                _insert_texts(cursor, insert, {pk: text})
         else:
-            ((rollout_id, text),) = texts.items()
-            logger.warning("rollout %d: too many distinct words; only its first half is searchable", rollout_id)
-            _insert_texts(cursor, {rollout_id: text[: len(text) // 2]})
+            ((pk, text),) = texts.items()
+            logger.warning("text %d: too many distinct words; only its first half is searchable", pk)
+            _insert_texts(cursor, insert, {pk: text[: len(text) // 2]})

@@ -44,14 +44,14 @@ class Counted:
 
 def count(search: Search, so_far: Counted) -> Counted:
     """Exact for stored values. Where texts are read as far as the time allows, from where it stopped before."""
-    if not search.scans:
+    if search.counting.scanned is None:
         replaced = 0
         total = search.total()
         if not search.tree.parts and search.scope.run:
             replaced = max(0, search.scope.run.rollout_count - total)
         return Counted(total, replaced=replaced, unindexed=_unindexed(search))
-    of = so_far.of or search.way.rows.count()
-    found = search.find(BY_ID, after=so_far.place, limit=10**9, seconds=COUNT_SECONDS)
+    of = so_far.of or search.counting.rows.count()
+    found = search.find(BY_ID, after=so_far.place, limit=10**9, seconds=COUNT_SECONDS, way=search.counting)
     total, scanned = so_far.total + len(found.places), so_far.scanned + found.scanned
     return Counted(total, scanned, found.resume, found.resume is not None, of, unindexed=_unindexed(search))
 

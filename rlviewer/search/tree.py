@@ -1,5 +1,6 @@
 """A filter as a small tree, between the text that a person writes and the question to the database."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from rlviewer.search.fields import Field
@@ -25,6 +26,9 @@ class Comparison:
     field: Field
     op: str  # "=" (one of the values), "<", "<=", ">", ">="
     values: tuple[Value, ...]
+    # Where it is written, from its field's name to its last value.
+    start: int = dataclasses.field(default=0, compare=False)
+    end: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Text:
     ignores_case: bool = False
     start: int = 0
     end: int = 0
+    of: str = "completion"  # or "prompt"
 
 
 @dataclass(frozen=True, slots=True)

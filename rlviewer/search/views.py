@@ -21,15 +21,19 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from rlviewer.accounts.access import SignedInRequest, project_for
+from rlviewer.runs.queries.rollout import visible_rollout
 from rlviewer.runs.queries.run import visible_run
 from rlviewer.runs.views import run_context
 from rlviewer.search.browse import Place, Scope, Search, Sort, time_limit
 from rlviewer.search.columns import chosen_columns, save_columns
+from rlviewer.search.facets import facets
 from rlviewer.search.fields import COLUMNS, FIELDS, FORMS
-from rlviewer.search.language import FilterError
+from rlviewer.search.language import FilterError, parse
 from rlviewer.search.lines import read_lines
+from rlviewer.search.preview import preview
 from rlviewer.search.sides import side_by_side
 from rlviewer.search.totals import Counted, count, known_values, spread
+from rlviewer.search.tree import All
 from rlviewer.search.words import meaning
 
 PER_PAGE, PER_SAMPLE = 100, 20
@@ -108,6 +112,8 @@ def _browse(request: SignedInRequest, scope: Scope, context: dict[str, Any]) -> 
         with time_limit(LIMIT_MS):
             if part == "total":
                 return render(request, "search/_total.html", context | _total(request, search, state))
+            if part == "facets":
+                return render(request, "search/_facets.html", context | {"facets": facets(scope, state.filter)})
             if part == "scrubber":
                 return render(
                     request, "search/_scrubber.html", context | {"spread": spread(search, state.sort, state.after)}
@@ -145,6 +151,7 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
         "end": _with(query, end=1) if places and has_next else "",
         "resume": _with(query, after=found.resume, part="more") if found.resume and not backwards else "",
         "total_address": _with(query, part="total"),
+        "facets_address": _with(query, part="facets"),
         "scrubber_address": _with(query, part="scrubber", **({"after": state.after} if state.after else {}))
         if state.sort.field.is_number and state.sort.seed is None
         else "",
@@ -244,6 +251,18 @@ def _heads(columns: list[str], sort: Sort, query: QueryDict) -> list[dict[str, A
             }
         )
     return heads
+
+
+@require_GET
+@login_required
+def rollout_preview(request: SignedInRequest, rollout_id: int) -> HttpResponse:
+    """One rollout beside the list, what the filter looks for marked."""
+    rollout = visible_rollout(request.user, rollout_id)
+    try:
+        tree = parse(request.GET.get("filter", ""))
+    except FilterError:
+        tree = All(())  # the list says what is wrong
+    return render(request, "search/_preview.html", {"shown": preview(rollout, tree), "rollout": rollout})
 
 
 @require_GET

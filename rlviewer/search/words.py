@@ -43,7 +43,8 @@ def _words(node: Node) -> str:
             "substring": "the characters",
             "regex": "a match of",
         }
-        return f"with {what[node.kind]} “{node.text}”{' in any case' if node.ignores_case else ''}"
+        where = " in the prompt" if node.of == "prompt" else ""
+        return f"with {what[node.kind]} “{node.text}”{where}{' in any case' if node.ignores_case else ''}"
     return _comparison(node)
 
 
