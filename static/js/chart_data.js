@@ -41,7 +41,8 @@
     },
     points({ data, table }) {
       const several = data.length > 1;
-      const rows = data.flatMap((trace, curve) => trace.x.map((x, point) => ({ trace, curve, point, x, y: trace.y[point] })));
+      // Dots may be drawn beside their place, so that none hides another; then they say where they belong.
+      const rows = data.flatMap((trace, curve) => (trace.meta?.xs ?? trace.x).map((x, point) => ({ trace, curve, point, x, y: trace.y[point] })));
       return {
         x: "point",
         xs: rows.map(({ x }) => x),
