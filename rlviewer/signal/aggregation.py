@@ -38,6 +38,17 @@ TITLES = {
     "token_sum": "sum over all tokens",
 }
 
+USUAL = "token_mean"  # where a source tells no aggregation
+# As `divisor`, of the columns of a `signal_stepsignal g`.
+SQL_DIVISORS = {
+    "token_mean": "greatest(g.counted_tokens, 1)",
+    "rollout_mean": "greatest(g.counted_rollouts, 1)",
+    "rollout_sum": "greatest(g.counted_rollouts, 1)",
+    "token_sum_constant": "greatest(g.counted_rollouts * %(constant)s, 1)",
+    "prompt_mean": "greatest(g.counted_prompts, 1)",
+    "token_sum": "1",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlviewer.runs.models import Run
+from rlviewer.signal.queries.costliest import costliest
 from rlviewer.signal.queries.costs import costs
 from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
 from rlviewer.signal.queries.gains import gains
+from rlviewer.signal.queries.gradient_budget import gradient_budget
 from rlviewer.signal.queries.passes import passes
 from rlviewer.signal.queries.rewards import mean_against_highest, rewards
 from rlviewer.signal.queries.trust_region import trust_region
@@ -67,5 +69,12 @@ PAGES: dict[str, SignalPage] = {
         "How far from the sampling policy is each update, and did old rollouts help at all?",
         "signal/trust_region.html",
         trust_region,
+    ),
+    "gradient-budget": SignalPage(
+        "Gradient budget",
+        "What are the updates spent on?",
+        "signal/gradient_budget.html",
+        gradient_budget,
+        {"costliest": ("signal/_costliest.html", costliest)},
     ),
 }

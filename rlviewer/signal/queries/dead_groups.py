@@ -306,11 +306,11 @@ def _families(run: Run, steps: StepRange) -> list[FamilyRow]:
         WHERE IN_RANGE GROUP BY p.generator ORDER BY 3 DESC, 1 LIMIT 50
         """,
     )
-    linked = [(*row, browse(run, steps.term, "dead:yes", f"task:{_quoted(row[0])}")) for row in found]
+    linked = [(*row, browse(run, steps.term, "dead:yes", f"task:{quoted(row[0])}")) for row in found]
     return [FamilyRow(*row) for row in linked]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return name if name.replace("_", "").replace("-", "").isalnum() else "'" + name.replace("'", "\\'") + "'"
 
 

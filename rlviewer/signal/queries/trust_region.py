@@ -86,9 +86,9 @@ def _curves(
         for place, (name, values, link) in enumerate(lines)
         if has_any(values)
     ]
-    is_share = words.pop("is_share", False)
+    is_share, note = words.pop("is_share", False), words.pop("note", "")
     figure = curves.figure(CurveChart(unit, drawn, is_share=is_share)) if drawn else None
-    return Chart(key, title, unit, figure, **words)
+    return Chart(key, title, unit, figure, note=note if drawn else "", **words)
 
 
 def _ratios(run: Run, of: dict[str, Column]) -> Chart:
@@ -254,6 +254,6 @@ def _staleness(ages: Sequence[LedgerRow]) -> Chart:
         "tokens",
         figure,
         meaning="Steps between the weights that sampled and those that the step began with; 0: the same.",
-        note="Exact.",
+        note="Exact." if figure else "",
         nothing="Not recorded: this source does not say which policy version sampled.",
     )
