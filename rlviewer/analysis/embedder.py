@@ -27,7 +27,10 @@ class EmbedderError(RuntimeError):
 
 
 class Embedder:
-    """Use it with `with`: the process ends with it. It also ends when this process dies, as its input does."""
+    """Use it with `with`: the process ends with it. It also ends when this process dies, as its input does.
+
+    `is_sound` says whether it can be asked again: not once it died or somebody left in the midst of an answer.
+    """
 
     def __init__(self) -> None:
         # What it says on standard error.
@@ -43,6 +46,7 @@ class Embedder:
         )
         self._input, self._output = self._process.stdin, self._process.stdout
         assert self._input is not None and self._output is not None
+        self.is_sound = True
         os.set_blocking(self._input.fileno(), False)
 
     @property
@@ -50,18 +54,24 @@ class Embedder:
         return self._process.pid
 
     def embed(self, texts: Sequence[str], *, tick: Callable[[], None]) -> list[Embedded]:
-        """One answer a text. `tick` is called about twice a second while it waits; what it raises ends the waiting.
+        """One answer a text. `tick` is called first and about twice a second while it waits; what it raises ends the waiting.
 
         Raises:
             EmbedderError: the process died or does not answer.
         """
+        tick()
+        if not self.is_sound:
+            raise EmbedderError("the embedding process was left in the midst of an answer")
+        self.is_sound = False
         answer = self._exchange(pack_request(texts), RECORD_BYTES * len(texts), tick)
+        self.is_sound = True
         records = (answer[at : at + RECORD_BYTES] for at in range(0, len(answer), RECORD_BYTES))
         return [Embedded(record[1:], bool(record[0])) for record in records]
 
     def _exchange(self, request: bytes, expected: int, tick: Callable[[], None]) -> bytes:
         unsent, answer = memoryview(request), bytearray()
-        deadline, next_tick = time.monotonic() + ANSWER_SECONDS, 0.0
+        now = time.monotonic()
+        deadline, next_tick = now + ANSWER_SECONDS, now + TICK_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(_open(self._input), selectors.EVENT_WRITE)
             selector.register(_open(self._output), selectors.EVENT_READ)

@@ -110,7 +110,7 @@ def put_back(job: EmbeddingJob) -> None:
 
 
 def rate() -> float | None:
-    """Rollouts a second of the newest large job, loading included; None when none says."""
+    """Rollouts a second of the newest large job, once the model was loaded; None when none says."""
     lately = EmbeddingJob.objects.filter(
         state=JobState.FINISHED, text="", done__gte=64, ended_at__gt=timezone.now() - timedelta(days=30)
     )

@@ -63,7 +63,7 @@ class EmbeddingJob(models.Model):
     # Raised each time a worker takes the job; a worker that shows an older number changes nothing.
     fence = models.IntegerField(default=0)
     asked_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)  # of the work; the model was loaded before
     heartbeat_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 

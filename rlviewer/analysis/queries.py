@@ -22,6 +22,7 @@ from rlviewer.search.models import RolloutText
 from training.sentences import DIMENSIONS, MODEL_KEY
 
 NEAREST, NEAREST_TO_TEXT = 10, 25
+CANDIDATES = 300  # looked at for them, since many may say the same
 # Of a text, for its words: about what the model reads.
 WORDS_CHARS, EXAMPLE_CHARS = 2000, 600
 # Before any job has told: two busy cores. Loading the model comes before.
@@ -44,7 +45,7 @@ class Coverage:
 
     @property
     def seconds(self) -> int:
-        return math.ceil(self.missing / self.rate + (LOADING_SECONDS if self.is_guess else 0))
+        return math.ceil(self.missing / self.rate + LOADING_SECONDS)
 
 
 def coverage(search: Search) -> Coverage:
@@ -157,16 +158,20 @@ def ids_filter(ids: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NearLine:
+    """A rollout that lies near, for all that say the same to the byte."""
+
     line: RolloutLine
     similarity: float
     run: Run
+    repeats: int  # others that say the same, among those that were looked at
+    filter: str  # finds it and them, as many as a filter holds
 
 
 def near_text(search: Search, vector: bytes, selection: Selection) -> list[NearLine]:
     """The rollouts of a filter that mean about what a text says."""
     # Where texts must be read, only those that were found in time.
     rows = search.scope.rollouts().filter(pk__in=selection.ids) if search.scans else search.rows()
-    return _lines(vectors.nearest(rows, vector, limit=NEAREST_TO_TEXT))
+    return _lines(vectors.nearest(rows, vector, limit=CANDIDATES), NEAREST_TO_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +184,30 @@ class Similar:
 
 
 def similar_rollouts(rollout: Rollout, scope: Scope) -> Similar:
+    """Ten queries."""
     rows = scope.rollouts().exclude(pk=rollout.pk)
     own = vectors.vectors_of([rollout.pk]).get(rollout.pk)
-    lines = None if own is None else _lines(vectors.nearest(rows, own, limit=NEAREST))
+    lines = None if own is None else _lines(vectors.nearest(rows, own, limit=CANDIDATES), NEAREST)
     return Similar(lines, rows.filter(rolloutembedding__model=MODEL_KEY).count(), Search(scope).total())
 
 
-def _lines(near: Sequence[vectors.Near]) -> list[NearLine]:
-    """With prompt, text, run and step. Four queries."""
-    stored = {
-        row.pk: row
-        for row in Rollout.objects.filter(pk__in=[one.id for one in near]).select_related("step__run", "group")
-    }
-    kept = [one for one in near if one.id in stored]
-    lines = with_prompts(rollout_lines([stored[one.id] for one in kept]))
-    return [NearLine(line, one.similarity, line.rollout.step.run) for one, line in zip(kept, lines, strict=True)]
+def _lines(near: Sequence[vectors.Near], limit: int) -> list[NearLine]:
+    """The nearest that differ, with prompt, text, run and step. Six queries."""
+    texts = completions_of([one.id for one in near])
+    same: dict[bytes, list[vectors.Near]] = {}
+    for one in near:
+        if one.id in texts:
+            same.setdefault(texts[one.id], []).append(one)
+    first = list(same.values())[:limit]
+    stored = Rollout.objects.select_related("step__run", "group").in_bulk([ones[0].id for ones in first])
+    lines = with_prompts(rollout_lines([stored[ones[0].id] for ones in first]))
+    return [
+        NearLine(
+            line,
+            ones[0].similarity,
+            line.rollout.step.run,
+            repeats=len(ones) - 1,
+            filter=ids_filter([one.id for one in ones]),
+        )
+        for line, ones in zip(lines, first, strict=True)
+    ]

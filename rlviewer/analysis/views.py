@@ -96,7 +96,7 @@ def _clusters(request: SignedInRequest, scope: Scope, context: dict[str, Any]) -
         "clusters_query": replace(state, text="").query,
         "may_ask": _may_ask(request.user, scope),
         "ask_url": reverse(f"{owner}-embed", args=[pk]),
-        "rollouts_url": reverse("rollout-list" if scope.run else "project-rollouts", args=[pk]),
+        "list_url": _list_url(scope),
     }
     try:
         search = Search(scope, state.filter)
@@ -121,7 +121,9 @@ def _clusters(request: SignedInRequest, scope: Scope, context: dict[str, Any]) -
 def _coverage(search: Search, state: State) -> dict[str, Any]:
     return {
         "coverage": queries.coverage(search),
-        "meaning": meaning(search.tree, SAMPLED).removesuffix(f", {order(SAMPLED)}"),
+        "meaning": meaning(search.tree, SAMPLED).removesuffix(f", {order(SAMPLED)}")
+        if search.tree.parts
+        else "All rollouts",
         "is_ready": vectors.is_ready(),
         "job": (job := _newest_job(search.scope, state)),
         **_progress(job),
@@ -224,8 +226,14 @@ def rollout_similar(request: SignedInRequest, rollout_id: int) -> HttpResponse:
         "job": job,
         **_progress(job),
         "similar": queries.similar_rollouts(rollout, scope) if is_ready else None,
+        "list_url": _list_url(scope),
     }
     return render(request, "analysis/_similar.html", context)
+
+
+def _list_url(scope: Scope) -> str:
+    owner, pk = scope.owner
+    return reverse("rollout-list" if owner == "run" else "project-rollouts", args=[pk])
 
 
 def _may_ask(user: User, scope: Scope) -> bool:

@@ -60,12 +60,10 @@ def work(interrupted: threading.Event, *, warm_seconds: float = WARM_SECONDS) ->
     """Work on jobs until none has come for `warm_seconds`."""
     job = jobs.take()
     while job is not None and not interrupted.is_set():
-        # A process whose job failed is not asked again.
         with Embedder() as embedder:
-            is_sound = True
-            while job is not None and is_sound:
-                is_sound = do(job, embedder, interrupted)
-                job = _next(interrupted, warm_seconds if is_sound else 0)
+            while job is not None and embedder.is_sound and not interrupted.is_set():
+                do(job, embedder, interrupted)
+                job = _next(interrupted, warm_seconds if embedder.is_sound else 0)
     if job is not None:
         jobs.put_back(job)
 
@@ -78,20 +76,16 @@ def _next(interrupted: threading.Event, seconds: float) -> EmbeddingJob | None:
     return job
 
 
-def do(job: EmbeddingJob, embedder: Embedder, interrupted: threading.Event) -> bool:
-    """One job to its end; False when the process is of no further use."""
+def do(job: EmbeddingJob, embedder: Embedder, interrupted: threading.Event) -> None:
+    """One job to its end; what went wrong stands in it."""
     log.info("embedding job %s: %s", job.pk, "a text" if job.text else job.filter or "all rollouts")
     try:
         _embed_text(job, embedder, interrupted) if job.text else _embed_rollouts(job, embedder, interrupted)
     except _NoLongerOurs:
         if interrupted.is_set():
             jobs.put_back(job)
-        return False  # in the midst of an answer
-    except FilterError as error:
+    except (EmbedderError, FilterError) as error:
         _fail(job, str(error))
-    except EmbedderError as error:
-        _fail(job, str(error))
-        return False
     except (OperationalError, InterfaceError) as error:
         if "statement timeout" not in str(error):
             raise
@@ -99,7 +93,6 @@ def do(job: EmbeddingJob, embedder: Embedder, interrupted: threading.Event) -> b
     except Exception as error:
         log.exception("embedding job %s", job.pk)
         _fail(job, f"{type(error).__name__}: {error}"[:300])
-    return True
 
 
 def _fail(job: EmbeddingJob, why: str) -> None:
@@ -122,12 +115,13 @@ def _embed_text(job: EmbeddingJob, embedder: Embedder, interrupted: threading.Ev
 def _embed_rollouts(job: EmbeddingJob, embedder: Embedder, interrupted: threading.Event) -> None:
     if not vectors.ensure():
         raise EmbedderError(vectors.NEEDS_EXTENSION)
+    tick = _Tick(job, interrupted)
+    embedder.embed([""], tick=tick)  # the model is loaded now, and the pace is that of the work alone
     ids = select(Search(Scope(job.project, job.run), job.filter_text), seconds=JOB_SECONDS).ids
     known = vectors.embedded_ids(ids)
     missing = [pk for pk in ids if pk not in known]
-    if not jobs.write(job, total=len(missing)):
+    if not jobs.write(job, total=len(missing), started_at=Now()):
         raise _NoLongerOurs
-    tick = _Tick(job, interrupted)
     done = cut = 0
     for start in range(0, len(missing), ROLLOUTS_AT_ONCE):
         texts = {pk: _readable(text) for pk, text in completions_of(missing[start : start + ROLLOUTS_AT_ONCE]).items()}

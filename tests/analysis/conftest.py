@@ -1,10 +1,14 @@
 """A run whose rollouts say a few different things, and its vectors."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
 import numpy as np
 import pytest
 
 from rlviewer.accounts.models import Project
 from rlviewer.analysis import vectors
+from rlviewer.analysis.embedder import Embedder
 from rlviewer.analysis.vectors import Embedded
 from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Rollout, Run
@@ -46,3 +50,22 @@ def rollouts(run: Run) -> list[int]:
 
 def embed(ids: list[int], directions: list[bytes]) -> None:
     vectors.store({pk: Embedded(vector, is_cut=False) for pk, vector in zip(ids, directions, strict=True)})
+
+
+@pytest.fixture(scope="session")
+def start_embedder() -> Iterator[Callable[[], Embedder]]:
+    """A process with the model, the same for all tests while it is sound: loading takes seconds."""
+    kept: list[Embedder] = []
+    with ExitStack() as stack:
+
+        def start() -> Embedder:
+            if not (kept and kept[-1].is_sound):
+                kept.append(stack.enter_context(Embedder()))
+            return kept[-1]
+
+        yield start
+
+
+@pytest.fixture
+def embedder(start_embedder: Callable[[], Embedder]) -> Embedder:
+    return start_embedder()

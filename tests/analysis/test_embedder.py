@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +16,6 @@ pytestmark = pytest.mark.timeout(240)
 
 def nothing() -> None:
     pass
-
-
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    with Embedder() as embedder:
-        yield embedder
 
 
 def matrix(embedded: list[Embedded]) -> np.ndarray:
@@ -41,6 +34,12 @@ def test_texts_that_mean_the_same_lie_nearer_than_others(embedder: Embedder) -> 
     assert np.allclose(np.diag(near), 1, atol=1e-5)
     assert near[0, 2] > 0.6 > 0.2 > max(near[0, 1], near[0, 3])
     assert near[1, 3] > 0.6 > 0.2 > max(near[1, 0], near[1, 2])
+
+
+def test_its_numbers_are_those_of_the_models_own_page(embedder: Embedder) -> None:
+    texts = ["That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day"]
+    rows = matrix(embedder.embed(texts, tick=nothing))
+    assert (rows @ rows[0])[1:].tolist() == pytest.approx([0.695, 0.943, 0.257], abs=6e-4)
 
 
 def test_a_text_has_the_same_vector_whatever_stands_beside_it(embedder: Embedder) -> None:
@@ -78,11 +77,19 @@ def test_a_killed_process_says_so_and_is_gone() -> None:
 
 
 def test_what_a_tick_raises_ends_the_process_at_once() -> None:
-    def stop() -> None:
-        raise InterruptedError
+    ticks: list[int] = []
 
-    with pytest.raises(InterruptedError), Embedder() as embedder:
-        embedder.embed(["a"], tick=stop)
+    def stop() -> None:
+        ticks.append(1)
+        if len(ticks) > 1:  # the first comes before anything is asked
+            raise InterruptedError
+
+    with Embedder() as embedder:
+        with pytest.raises(InterruptedError):
+            embedder.embed(["a"], tick=stop)
+        # The answer to it may still come: it must not be taken for that to another text.
+        with pytest.raises(EmbedderError, match="in the midst of an answer"):
+            embedder.embed(["b"], tick=nothing)
     assert not psutil.pid_exists(embedder.pid)
 
 

@@ -29,12 +29,6 @@ pytestmark = pytest.mark.timeout(240)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    with Embedder() as embedder:
-        yield embedder
-
-
 def never() -> threading.Event:
     return threading.Event()
 
@@ -184,19 +178,23 @@ def test_nothing_is_stored_after_a_stop(
 ) -> None:
     job = jobs.ask_rollouts(alice, project, run, "")
     between(monkeypatch, lambda: jobs.stop(job))
-    assert worker.do(take(), embedder, never()) is False
+    worker.do(take(), embedder, never())
     assert (state_of(job), RolloutEmbedding.objects.count()) == ("stopped", 3)
 
 
 def test_a_worker_that_ends_puts_its_job_back_and_the_next_goes_on(
-    alice: User, project: Project, run: Run, rollouts: list[int], embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+    alice: User,
+    project: Project,
+    run: Run,
+    rollouts: list[int],
+    start_embedder: Callable[[], Embedder],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job, interrupted = jobs.ask_rollouts(alice, project, run, ""), threading.Event()
     between(monkeypatch, interrupted.set)
-    worker.do(take(), embedder, interrupted)
+    worker.do(take(), start_embedder(), interrupted)
     assert (state_of(job), RolloutEmbedding.objects.count()) == ("queued", 3)
-    with Embedder() as another:
-        worker.do(take(), another, never())
+    worker.do(take(), start_embedder(), never())
     assert (state_of(job), job.total) == ("finished", len(rollouts) - 3)
     assert RolloutEmbedding.objects.count() == len(rollouts)
 
@@ -207,7 +205,7 @@ def test_a_killed_process_leaves_whole_batches_and_can_be_asked_again(
     job = jobs.ask_rollouts(alice, project, run, "")
     with Embedder() as embedder:
         between(monkeypatch, lambda: os.kill(embedder.pid, signal.SIGKILL))
-        assert worker.do(take(), embedder, never()) is False
+        worker.do(take(), embedder, never())
     assert (state_of(job), job.done) == ("failed", 3)
     assert job.error == "the embedding process was killed by signal 9, probably out of memory"
     assert RolloutEmbedding.objects.count() == 3
