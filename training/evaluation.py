@@ -1,13 +1,14 @@
 """The policy on prompts that it does not train on, judged with the answer key and stored like any rollouts."""
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from training import distributed
-from training.config import RunConfig
+from training.config import RunConfig, SamplingConfig
 from training.metrics import correct_per_prompt, evaluation_metrics
 from training.plans import SampleRequest
 from training.progress import Progress
@@ -135,7 +136,7 @@ def record_answers(
         sample_seconds=run.seconds["sample"],
         rollout_columns={},
         token_columns={},
-        group_columns={"sampling": [sampling_json(run)] * len(rollouts.prompts), **group_columns},
+        group_columns={"sampling": [sampling_json(run.config.sampling)] * len(rollouts.prompts), **group_columns},
     )
     run.recorder.put(recorded, metrics)
 
@@ -152,7 +153,7 @@ def evaluated_weights(run: Run) -> Iterator[None]:
     run.engine.weights_changed()
 
 
-def sampling_json(run: Run) -> str:
-    sampling = run.config.sampling
+@functools.cache
+def sampling_json(sampling: SamplingConfig) -> str:
     told = ("temperature", "max_new_tokens", "top_k", "top_p", "min_p", "engine")
     return json.dumps({name: getattr(sampling, name) for name in told})

@@ -163,10 +163,8 @@ class RolloutBatch:
                 writer.write_table(table)
             stream = sink.getvalue()
             parts += [struct.pack("<Q", stream.size), stream]
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
-        return b"".join([*parts, digest.digest()])
+        body = b"".join(parts)
+        return body + hashlib.sha256(body).digest()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> Self:

@@ -394,7 +394,7 @@ def record_step(
             },
             token_columns=token_columns,
             group_columns={
-                "sampling": [sampling_json(run)] * len(rollouts.prompts),
+                "sampling": [sampling_json(run.config.sampling)] * len(rollouts.prompts),
                 # Empty says that it taught; null would leave the reader to compare rewards.
                 "dead_cause": [cause or "" for cause in signal.groups.dead_cause],
                 "kept": [choice.kept for choice in signal.choices],
