@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "rlviewer.analysis",
     "rlviewer.signal",
     "rlviewer.launch",
+    "rlviewer.compare",
     "rlviewer.live",
     "rlviewer.embedded",
 ]

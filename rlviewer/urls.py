@@ -15,5 +15,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.analysis.urls")),
     path("", include("rlviewer.signal.urls")),
     path("", include("rlviewer.launch.urls")),
+    path("", include("rlviewer.compare.urls")),
     path("api/v1/", api.urls),
 ]

@@ -70,6 +70,8 @@ TABLE: dict[str, Row] = {
     "project-audit": read("viewer", "project"),
     "member-set": write("admin", "project"),
     "member-remove": write("admin", "project", "membership"),
+    "algorithms": read("viewer", "project"),
+    "algorithm-detail": read("viewer", "project", "algorithm"),
     "run-launch": Row({"GET": "member", "POST": "member"}, ("project",)),
     "run-detail": read("viewer", "run"),
     "run-curves": read("viewer", "run"),
@@ -180,6 +182,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "part": "turns",
         "job": jobs.ask_rollouts(bob, project, run, "").pk,
         "signal": "dead-groups",
+        "algorithm": "grpo",
         "prompt_list": "drop",
     }
     return World(people, args)

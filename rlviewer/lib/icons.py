@@ -31,6 +31,7 @@ ICONS = {
     "keyboard": '<rect x="1.5" y="4" width="13" height="8" rx="1"/><path d="M4 7h.01M7 7h.01M10 7h.01M12.5 7h.01M5 9.500h6"/>',
     "chart": '<path d="M2 2v12h12"/><path d="M5 10l3-3 2 2 4-5"/>',
     "undo": '<path d="M3 7h7a3.5 3.5 0 010 7H7M6 4L3 7l3 3"/>',
+    "algorithms": '<path d="M3 2.500v11M3 5h4M3 12h4"/><rect x="7" y="3" width="6" height="4" rx="1"/><rect x="7" y="10" width="6" height="4" rx="1"/>',
     "table": '<rect x="2" y="3" width="12" height="10" rx="1"/><path d="M2 7h12M6.5 7v6"/>',
     "thumb-up": '<path d="M2 7.500h2.500V13H2zM4.500 8l3-5.500c1.200 0 1.800.8 1.600 2L8.700 6.500h4a1 1 0 011 1.200l-.9 4.300a1.300 1.300 0 01-1.300 1H4.500"/>',
     "thumb-down": '<path d="M2 8.500h2.500V3H2zM4.500 8l3 5.500c1.200 0 1.800-.8 1.600-2L8.700 9.500h4a1 1 0 001-1.200l-.9-4.300a1.300 1.300 0 00-1.300-1H4.500"/>',
