@@ -14,5 +14,9 @@ urlpatterns = [
         views.rollout_raw,
         name="rollout-raw",
     ),
-    re_path(r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<part>turns|group)/$", views.rollout_part, name="rollout-part"),
+    re_path(
+        r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<part>turns|group|numbers)/$",
+        views.rollout_part,
+        name="rollout-part",
+    ),
 ]

@@ -21,7 +21,14 @@ from rlviewer.runs.queries import run as run_queries
 from rlviewer.runs.queries.evaluation import evaluation_page
 from rlviewer.runs.queries.ledger import run_ledger
 from rlviewer.runs.queries.rollout import packed_rollout, rollout_view, visible_rollout
-from rlviewer.runs.queries.rollout_parts import conversation_of, group_columns, ids_text, stored_json, tokens_csv
+from rlviewer.runs.queries.rollout_parts import (
+    conversation_of,
+    group_columns,
+    ids_text,
+    numbers_of,
+    stored_json,
+    tokens_csv,
+)
 from rlviewer.runs.queries.step import StepFilters, number_from, step_page
 from training.hooks import HOOKS
 
@@ -191,9 +198,11 @@ def rollout_raw(request: HttpRequest, rollout_id: int, what: str) -> HttpRespons
 
 @require_GET
 @login_required
-def rollout_part(request: HttpRequest, rollout_id: int, part: str) -> JsonResponse:
-    """What the rollout's page asks for when it is wanted: its turns, or its group's columns for the what-if."""
+def rollout_part(request: HttpRequest, rollout_id: int, part: str) -> HttpResponse:
+    """What the rollout's page asks for when it is wanted: its numbers, its turns, or its group's columns for the what-if."""
     rollout = visible_rollout(person(request), rollout_id)
+    if part == "numbers":
+        return HttpResponse(numbers_of(rollout), content_type="application/octet-stream")
     return JsonResponse(conversation_of(rollout) if part == "turns" else group_columns(rollout))
 
 

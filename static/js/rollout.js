@@ -1,9 +1,8 @@
 // One rollout: every token coloured by one field and underlined by another, its numbers in the inspector, all state in the address.
-(() => {
+rlviewer.showRollout = (data) => {
   "use strict";
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
-  const data = JSON.parse($("#rollout-data").textContent);
   const place = $("#tokens");
   const inspector = $("#inspector");
   const count = data.count;
@@ -542,4 +541,4 @@
   const [first, last] = /^(\d{1,9})-(\d{1,9})$/.exec(asked.get("tokens"))?.slice(1).map(Number) ?? [];
   if (first <= last && last < count) chooseRange(first, last);
   look(asked.get("view") ?? (count ? "tokens" : "text"));
-})();
+};

@@ -8,7 +8,16 @@
   }
 
   /** A field of the page's data with its values and all that its colours need. */
-  const prepared = (field) => measured({ ...field, values: numbers(field.type, field.data) });
+  const prepared = (field) => measured({ ...field, values: field.values ?? numbers(field.type, field.data) });
+  /** Gives the fields their values out of one buffer: the widest types first, else in their order. */
+  function fromBuffer(fields, count, buffer) {
+    let at = 0;
+    for (const field of [...fields].sort((a, b) => TYPES[b.type].BYTES_PER_ELEMENT - TYPES[a.type].BYTES_PER_ELEMENT)) {
+      field.values = new TYPES[field.type](buffer, at, count);
+      at += field.values.byteLength;
+    }
+    if (at !== buffer.byteLength) throw new Error(`${buffer.byteLength} bytes of numbers, ${at} expected`);
+  }
   function measured(field) {
     const { values, names } = field;
     // What decides the colour: surprise for log-probabilities, the logarithm for ratios, the value itself else.
@@ -145,5 +154,5 @@
     return isUnderline ? [scale] : [scale, meaning];
   }
 
-  rlviewer.tokens = { numbers, prepared, measured, significant, exact, shown, colourClass, underlineClass, legend };
+  rlviewer.tokens = { numbers, fromBuffer, prepared, measured, significant, exact, shown, colourClass, underlineClass, legend };
 })();

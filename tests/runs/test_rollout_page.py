@@ -1,5 +1,6 @@
 import base64
 import csv
+import gzip
 import hashlib
 import json
 import math
@@ -242,3 +243,35 @@ def test_the_rule_is_what_the_run_trained_with(run: Run) -> None:
     assert queries.loss_rule(run)["tv_limit"] == 0.15
     run.plugins = {"H7": {"name": "theirs", "version": "1"}}
     assert queries.loss_rule(run) == {"loss": None}
+
+
+def test_the_numbers_of_a_long_rollout_follow_its_page(client: Client, run: Run, charlie: User) -> None:
+    length = 32_000
+    rng = np.random.default_rng(0)
+    sampler = -rng.gamma(0.6, 0.7, length).astype(np.float32)
+    policy = (sampler + rng.normal(0, 0.05, length)).astype(np.float32)
+    columns = only_tokens(
+        length,
+        token_ids=[rng.integers(0, 32_000, length).tolist()],
+        sampler_logprobs=[sampler.tolist()],
+        policy_logprobs=[policy.tolist()],
+        loss_mask=[[1] * length],
+        token_policy_version=[list(range(length))],
+    )
+    (rollout,) = stored(run, **columns)
+    page = client.get(reverse("rollout-detail", args=[rollout.pk]))
+    assert len(gzip.compress(page.content)) < 300_000
+    fields = data_of(client, rollout)["fields"]
+    assert {field["data"] for field in fields} == {None}
+    address = reverse("rollout-part", args=[rollout.pk, "numbers"])
+    numbers = client.get(address).content
+    found, at = {}, 0
+    for field in sorted(fields, key=lambda field: -int(field["type"][1])):
+        kind = np.dtype(f"<{field['type']}")
+        found[field["name"]] = np.frombuffer(numbers, kind, length, at)
+        at += length * kind.itemsize
+    assert at == len(numbers)
+    assert (found["sampler_logprobs"] == sampler).all() and (found["policy_logprobs"] == policy).all()
+    assert found["loss_mask"].sum() == length and (found["token_policy_version"] == np.arange(length)).all()
+    client.force_login(charlie)
+    assert client.get(address).status_code == 404

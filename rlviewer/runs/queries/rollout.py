@@ -98,6 +98,8 @@ EXTRA_FIELDS: dict[str, Field] = {
 }
 # What looks like a special token, as in static/js/rollout.js: decoders leave them out of the text.
 SPECIAL = re.compile(rb"<\|[^|]*\|>|</?[A-Za-z_]{1,24}>|\[[A-Z]{2,12}\]")
+# Of per-token numbers that the page itself carries; those of longer rollouts follow its text.
+INLINE_BYTES = 200_000
 # Characters of a prompt that the page itself carries.
 PROMPT_LIMIT = 20_000
 
@@ -230,14 +232,13 @@ def _listed(value: Any) -> list[Any]:
 
 
 def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabulary_id: int | None) -> dict[str, Any]:
-    """What the page's script needs to draw every token. Arrays travel as base64 of their little-endian bytes: exact and short."""
+    """What the page's script needs to draw every token. Arrays travel as base64 of their little-endian bytes: exact and short.
+
+    Those of a long rollout it asks for once its text is there (`rollout_parts.numbers_of`).
+    """
     ids = columns.get("token_ids")
-    known = [field for field in FIELDS if field.name in columns]
-    extra = [
-        EXTRA_FIELDS.get(name, Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source."))
-        for name in columns
-        if name.startswith("x_")
-    ]
+    fields = fields_of(columns)
+    is_long = ids is not None and sum(columns[field.name].nbytes for field in fields) > INLINE_BYTES
     return {
         "count": 0 if ids is None else len(ids),
         "ids": None if ids is None else base64_of(ids, "<i4"),
@@ -251,12 +252,22 @@ def token_data(packed: PackedRollout, columns: Mapping[str, np.ndarray], vocabul
                 "meaning": field.meaning,
                 "names": field.names,
                 "type": columns[field.name].dtype.kind + str(columns[field.name].dtype.itemsize),
-                "data": base64_of(columns[field.name], None),
+                "data": None if is_long else base64_of(columns[field.name], None),
             }
-            for field in [*known, *extra]
+            for field in fields
         ],
         "boundaries": [int(n) for n in packed.details.get("step_boundaries", [])],
     }
+
+
+def fields_of(columns: Mapping[str, np.ndarray]) -> list[Field]:
+    """The fields that a rollout with these columns has, in the page's order."""
+    known = [field for field in FIELDS if field.name in columns]
+    return known + [
+        EXTRA_FIELDS.get(name, Field(name, name.removeprefix("x_"), "", "signed", "Further column of the source."))
+        for name in columns
+        if name.startswith("x_")
+    ]
 
 
 def base64_of(values: np.ndarray, dtype: str | None) -> str:

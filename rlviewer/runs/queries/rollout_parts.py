@@ -15,6 +15,7 @@ from rlviewer.runs.conversation import conversation
 from rlviewer.runs.models import Rollout, StopReason, TokenChunk
 from rlviewer.runs.queries.rollout import (
     base64_of,
+    fields_of,
     finite,
     joined_pieces,
     packed_rollout,
@@ -79,6 +80,16 @@ def group_columns(rollout: Rollout) -> dict[str, Any]:
             for place in places
         ],
     }
+
+
+def numbers_of(rollout: Rollout) -> bytes:
+    """The arrays of the page's fields, the widest types first, else in the page's order, little-endian. Two queries."""
+    packed, _ = packed_rollout(rollout)
+    columns = with_derived(packed.columns, list(rollout.reward_parts.values_list("token_start", "token_end", "value")))
+    arrays = [columns[field.name] for field in fields_of(columns)]
+    # The widest first: a typed array begins at a multiple of its width.
+    arrays.sort(key=lambda values: -values.dtype.itemsize)
+    return b"".join(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes() for values in arrays)
 
 
 def tokens_csv(rollout: Rollout) -> bytes:
