@@ -132,21 +132,15 @@
   const isShared = (plot) => figureOf(plot).layout.hovermode === "x unified" && axisOf(plot) === "step";
   const others = (plot) => (isShared(plot) ? plots().filter((other) => other !== plot && ready.has(other) && isShared(other)) : []);
   const hover = (plot, x) => Plotly.Fx.hover(plot, { xval: x }, "xy");
-  let sharing = false;
   let resting = 0;
+  // A hover that a script asks for is no event of its own: the others do not share theirs in turn.
   function share(plot, step) {
-    if (sharing) return;
-    sharing = true;
     for (const other of others(plot)) if (other.isSeen) hover(other, step);
-    sharing = false;
     clearTimeout(resting);
     if (isShared(plot)) resting = setTimeout(() => remember("at", step), REST_MS);
   }
   function unshare(plot) {
-    if (sharing) return;
-    sharing = true;
     for (const other of others(plot)) if (other.isSeen) Plotly.Fx.unhover(other);
-    sharing = false;
   }
 
   // ---- one zoom, kept in the address
@@ -238,7 +232,8 @@
     if (!ready.has(plot)) return;
     if (figureOf(plot).layout.hovermode === "x unified") {
       const { type, _categories } = plot._fullLayout.xaxis;
-      return hover(plot, type === "category" ? _categories.indexOf(xs[at]) : xs[at]);
+      hover(plot, type === "category" ? _categories.indexOf(xs[at]) : xs[at]);
+      return share(plot, xs[at]);
     }
     const cell = cells[at][column];
     if (cell?.point !== undefined) Plotly.Fx.hover(plot, [{ curveNumber: cell.curve, pointNumber: cell.point }], "xy");
@@ -250,7 +245,7 @@
     const grid = chartData.grid(figureOf(plot));
     if (event.key === "Enter" && cursor) {
       const row = grid.cells[cursor.at] ?? [];
-      const address = (row[cursor.column] ?? row.find((cell) => cell?.href))?.href;
+      const address = row[cursor.column]?.href ?? row.find((cell) => cell?.href)?.href;
       if (address) location.assign(address);
       return;
     }

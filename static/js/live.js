@@ -137,6 +137,7 @@
     if (event.persisted) reopen(); // back from the browser's page cache, where sockets are closed
   });
   document.addEventListener("htmx:afterSettle", follow);
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", follow);
-  else follow();
+  // Not before htmx has begun to listen, which it does when all scripts have come.
+  if (document.readyState === "complete") follow();
+  else document.addEventListener("DOMContentLoaded", follow);
 })();
