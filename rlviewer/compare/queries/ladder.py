@@ -65,7 +65,11 @@ def changes(recipe: Recipe) -> Iterator[Change]:
         theirs = parent.params
         for name, knob in recipe.params.items():
             if name in theirs and theirs[name].default != knob.default:
-                yield Change(name, str(theirs[name].default), str(knob.default))
+                yield Change(name, _word(theirs[name].default), _word(knob.default))
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def children(name: str) -> list[Recipe]:
