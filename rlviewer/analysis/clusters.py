@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SEED = 0
-RESTARTS, ROUNDS = 10, 40
+RESTARTS, ROUNDS = 6, 40
 SAME = 1e-6  # cosine distance below which two vectors count as one
 WORD = re.compile(r"\w{2,40}")
 WORDS = 5
@@ -41,8 +41,7 @@ def clusters(vectors: np.ndarray, count: int) -> list[Cluster]:
             if (moved == labels).all():
                 break
             labels = moved
-            sums = np.zeros_like(centres)
-            np.add.at(sums, labels, vectors)
+            sums = np.eye(len(centres), dtype=vectors.dtype)[labels].T @ vectors
             lengths = np.linalg.norm(sums, axis=1, keepdims=True)
             # A centre that nobody is nearest to stays where it was.
             centres = np.where(lengths > SAME, sums / np.maximum(lengths, SAME), centres)

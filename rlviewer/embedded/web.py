@@ -41,6 +41,8 @@ def main() -> None:
     args = parser.parse_args()
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "rlviewer.settings")
+    # numpy's matrices are small here. Beside a training its threads wait for each other longer than they compute.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from django.conf import settings
 
     address = address_from_environment()
