@@ -27,8 +27,14 @@ NEGATIVE: tuple[Rgb, Rgb] = ((245, 160, 78), (143, 70, 6))
 SEQUENTIAL: tuple[Rgb, Rgb] = ((84, 190, 150), (6, 104, 74))
 
 
+def run_colour(run_id: int) -> str:
+    """The run's own colour as CSS, the same in every list, chip, sparkline and chart."""
+    light, dark = RUN_COLOURS[run_id % len(RUN_COLOURS)]
+    return f"light-dark({light}, {dark})"
+
+
 def run_colour_class(run_id: int) -> str:
-    """The run's own colour, the same on every page."""
+    """The class that sets `--run` to that colour."""
     return f"run-colour-{run_id % len(RUN_COLOURS)}"
 
 
@@ -57,8 +63,8 @@ def scales_css() -> str:
         for index in range(BUCKETS):
             light, dark = ("#" + bytes(colour).hex() for colour in bucket_colours(name, index))
             lines.append(f".{name}{index} {{ background-color: light-dark({light}, {dark}) }}")
-    for index, (light_hex, dark_hex) in enumerate(RUN_COLOURS):
-        lines.append(f".run-colour-{index} {{ --run: light-dark({light_hex}, {dark_hex}) }}")
+    for index in range(len(RUN_COLOURS)):
+        lines.append(f".{run_colour_class(index)} {{ --run: {run_colour(index)} }}")
     return "\n".join(lines) + "\n"
 
 
