@@ -78,6 +78,19 @@ MEASURES: dict[str, Measure] = {
 }
 PASS_AT_K_PREFIX = "eval_pass_at_"  # noqa: S105
 
+# Metrics of a training step that the stored rollouts make up: a page splits each of their points.
+MADE_OF_ROLLOUTS: dict[str, str] = {
+    "reward_mean": "mean reward",
+    "pass_rate": "training pass rate",
+    "kl_k3": "KL from the sampler (k3)",
+    "ref_kl_k3": "KL from the reference (k3)",
+    "clip_fraction": "clipped tokens",
+    "entropy": "entropy",
+    "length_mean": "completion length",
+    "truncated_share": "truncated completions",
+    "grad_norm": "gradient norm, by the gradient budget",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:

@@ -11,6 +11,7 @@ from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
 from rlviewer.signal.queries.gains import gains
 from rlviewer.signal.queries.gradient_budget import gradient_budget
 from rlviewer.signal.queries.passes import passes
+from rlviewer.signal.queries.point import point
 from rlviewer.signal.queries.rewards import mean_against_highest, rewards
 from rlviewer.signal.queries.trust_region import trust_region
 from rlviewer.signal.steps import StepRange
@@ -76,5 +77,12 @@ PAGES: dict[str, SignalPage] = {
         "signal/gradient_budget.html",
         gradient_budget,
         {"costliest": ("signal/_costliest.html", costliest)},
+    ),
+    "point": SignalPage(
+        "What made a point",
+        "Which rollouts and tokens made this point of a curve?",
+        "signal/point.html",
+        point,
+        has_range=False,
     ),
 }

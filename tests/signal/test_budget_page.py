@@ -34,7 +34,9 @@ def expected(run: Run, name: str) -> dict[int, float]:
         group = dict(Rollout.objects.filter(group__step=step).values_list("pk", "group_id"))
         groups = np.array([group[int(pk)] for pk in rows["rollout"]])
         counted = rows["counted"] > 0
-        counts = aggregation.StepCounts(int(rows["counted"].sum()), int(counted.sum()), len(set(groups[counted].tolist())))
+        counts = aggregation.StepCounts(
+            int(rows["counted"].sum()), int(counted.sum()), len(set(groups[counted].tolist()))
+        )
         own = aggregation.sums(rows["mass"], rows["counted"], groups)[aggregation.SUM_OF[name]]
         own = own / aggregation.divisor(name, counts, constant_tokens=24)
         found |= dict(zip(rows["rollout"].tolist(), own.tolist(), strict=True))
@@ -73,7 +75,9 @@ def test_two_aggregations_side_by_side(run: Run) -> None:
 
 
 def test_every_split_has_parts_and_their_addresses_find_rollouts(run: Run) -> None:
-    assert set(StepPart.objects.filter(step__run=run, mass__isnull=False).values_list("split", flat=True)) == set(range(6))
+    assert set(StepPart.objects.filter(step__run=run, mass__isnull=False).values_list("split", flat=True)) == set(
+        range(6)
+    )
     assert term_of("length", "17-32") == ("length:17..32",)
     assert term_of("length", "2") == ("length:2..2",)
     assert term_of("difficulty", "2") == ("difficulty:2",)
