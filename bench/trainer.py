@@ -125,9 +125,9 @@ def step_seconds(steps: Steps) -> str:
 
 
 def fsync_seconds(folder: Path) -> float:
-    from training.spool import write_bytes_durably
+    from training.spool import write_bytes
 
-    return best_of(20, lambda: write_bytes_durably(folder / "fsync", bytes(48_000)))
+    return best_of(20, lambda: write_bytes(folder / "fsync", bytes(48_000)))
 
 
 def make_run_folder(folder: Path, number: int, steps: int) -> Path:

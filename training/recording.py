@@ -4,6 +4,7 @@ The loop makes the columns, the writer's thread does the rest. Two threads that 
 call; what the thread does (compressing, the checksum, the disk) leaves the interpreter to the loop.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -11,7 +12,7 @@ import json
 import operator
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,7 @@ class Recorder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
         self._is_name_durable = True
-        # What the batch before took on the writer's thread, and a flush after it: from start to end, and the processor's part.
-        self.write_seconds = 0.0
-        self.write_cpu_seconds = 0.0
+        self._seconds = self._cpu_seconds = 0.0
 
     def put(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
         """Hand a batch over with the metrics of its step; waits while the one before is still being written.
@@ -92,11 +91,16 @@ class Recorder:
         """
         self.wait()
         if not self._is_name_durable:
-            started, cpu_started = time.perf_counter(), time.thread_time()
-            spool.fsync_folder(self._folder)
+            with self._timed():
+                spool.fsync_folder(self._folder)
             self._is_name_durable = True
-            self.write_seconds += time.perf_counter() - started
-            self.write_cpu_seconds += time.thread_time() - cpu_started
+
+    def take_seconds(self) -> tuple[float, float]:
+        """What writing and flushing took since the last call: from start to end, and the processor's part of it."""
+        self.wait()
+        taken = self._seconds, self._cpu_seconds
+        self._seconds = self._cpu_seconds = 0.0
+        return taken
 
     def close(self) -> None:
         """Wait for what was handed over, then let the writer go.
@@ -110,11 +114,17 @@ class Recorder:
             self._writer.shutdown()
 
     def _write(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
+        with self._timed():
+            named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
+            spool.write(self._folder, dataclasses.replace(batch, metrics=named))
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Only one thread is in here at a time, for a flush waits for the writer."""
         started, cpu_started = time.perf_counter(), time.thread_time()
-        named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
-        spool.write(self._folder, dataclasses.replace(batch, metrics=named))
-        self.write_seconds = time.perf_counter() - started
-        self.write_cpu_seconds = time.thread_time() - cpu_started
+        yield
+        self._seconds += time.perf_counter() - started
+        self._cpu_seconds += time.thread_time() - cpu_started
 
 
 def batch_header(

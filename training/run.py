@@ -348,7 +348,7 @@ def record_step(
     """Hand the step to the writer.
 
     `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
-    beside the loop (`seconds_write`, of the batch before), its waiting for the disk included.
+    beside the loop (`seconds_write`, of all batches since the step before), its waiting for the disk included.
     """
     with run.phase("record"):
         recorder.wait()
@@ -404,9 +404,8 @@ def record_step(
             },
         )
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_write"] = recorder.write_seconds
-    metrics["seconds_write_cpu"] = recorder.write_cpu_seconds
-    metrics["seconds_record"] = run.seconds["record"] + recorder.write_seconds
+    metrics["seconds_write"], metrics["seconds_write_cpu"] = recorder.take_seconds()
+    metrics["seconds_record"] = run.seconds["record"] + metrics["seconds_write"]
     metrics["seconds_step"] = time.perf_counter() - started
     recorder.put(recorded, metrics)
 

@@ -38,8 +38,9 @@ def test_the_writers_time_counts_its_wait_for_the_disk_and_its_processor_time_do
     recorder.put(make_batch(), {})
     recorder.close()
     # The file and its folder.
-    assert recorder.write_seconds >= 0.4
-    assert recorder.write_cpu_seconds < 0.2
+    seconds, cpu_seconds = recorder.take_seconds()
+    assert seconds >= 0.4
+    assert cpu_seconds < 0.2
 
 
 def test_a_whole_batch_that_lost_its_name_in_a_crash_gets_it_and_half_a_batch_goes(tmp_path: Path) -> None:
@@ -67,9 +68,20 @@ def test_a_name_is_made_durable_once_by_a_flush_and_its_time_counts(
     recorder.wait()
     assert not folders
     recorder.flush()
-    assert recorder.write_seconds >= 0.2
+    assert recorder.take_seconds()[0] >= 0.2
     recorder.close()
     assert folders == [tmp_path]
+    assert recorder.take_seconds() == (0, 0)
+
+
+def test_the_time_of_every_batch_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: time.sleep(0.2))
+    recorder = Recorder(tmp_path)
+    for _ in range(2):
+        recorder.put(make_batch(), {})
+    assert recorder.take_seconds()[0] >= 0.4
+    assert recorder.take_seconds() == (0, 0)
+    recorder.close()
 
 
 def test_a_batch_of_a_version_that_compressed_otherwise_is_still_read(
