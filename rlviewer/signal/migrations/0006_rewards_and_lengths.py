@@ -5,70 +5,69 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('signal', '0005_how_rollouts_differ'),
+        ("signal", "0005_how_rollouts_differ"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='groupsignal',
-            name='abs_advantage',
+            model_name="groupsignal",
+            name="abs_advantage",
             field=models.FloatField(null=True),
         ),
         migrations.AddField(
-            model_name='groupsignal',
-            name='reward_max',
+            model_name="groupsignal",
+            name="reward_max",
             field=models.FloatField(null=True),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='best_of',
+            model_name="stepsignal",
+            name="best_of",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.FloatField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='length_right_mean',
+            model_name="stepsignal",
+            name="length_right_mean",
             field=models.FloatField(null=True),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='length_wrong_mean',
+            model_name="stepsignal",
+            name="length_wrong_mean",
             field=models.FloatField(null=True),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='lengths_right',
+            model_name="stepsignal",
+            name="lengths_right",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='lengths_unjudged',
+            model_name="stepsignal",
+            name="lengths_unjudged",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='lengths_wrong',
+            model_name="stepsignal",
+            name="lengths_wrong",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='pass_at',
+            model_name="stepsignal",
+            name="pass_at",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.FloatField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='reward_counts',
+            model_name="stepsignal",
+            name="reward_counts",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='reward_values',
+            model_name="stepsignal",
+            name="reward_values",
             field=django.contrib.postgres.fields.ArrayField(base_field=models.FloatField(), null=True, size=None),
         ),
         migrations.AddField(
-            model_name='stepsignal',
-            name='solved_groups',
+            model_name="stepsignal",
+            name="solved_groups",
             field=models.IntegerField(null=True),
         ),
     ]
