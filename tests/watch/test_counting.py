@@ -8,6 +8,7 @@ import pytest
 
 from rlviewer.accounts.models import AuditEvent, Project, User
 from rlviewer.ingest.services import store_batch
+from rlviewer.launch.sweeper import Sweeper
 from rlviewer.lib.intervals import wilson
 from rlviewer.outbox.models import Announcement
 from rlviewer.runs.models import Attempt, Run, Step
@@ -263,3 +264,11 @@ def test_an_idle_worker_asks_without_numpy() -> None:
         " import rlviewer.watch.counting; print('numpy' in sys.modules)"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_counts_while_it_sweeps(bob: User, run: Run) -> None:
+    store(run, 0)
+    saved = search(bob, run.project)
+    Sweeper(["cpu"]).sweep()
+    assert counts(saved) == {0: (2, 4)}
