@@ -83,7 +83,7 @@ def test_a_filter_becomes_a_search_whose_curve_fills_itself_and_leads_to_the_rol
     expect(page.locator("[data-live-dot]")).to_have_attribute("data-state", "live")
     assert count_pending() == 4
     expect(page.get_by_text("15 of 32 rollouts match")).to_be_visible()
-    expect(page.locator("#search .callout")).to_contain_text("above 20.0 % from step 1 on")
+    expect(page.locator("#search .callout")).to_contain_text("passed 20.0 % at step 1")
     plot = page.locator(".plot.js-plotly-plot")
     expect(plot).to_be_visible()
     plot.focus()
@@ -94,7 +94,7 @@ def test_a_filter_becomes_a_search_whose_curve_fills_itself_and_leads_to_the_rol
     expect(page.locator("#rollouts [data-row]")).to_have_count(5)  # of step 2
     # The run and the list say it too.
     page.goto(f"/runs/{run.pk}/")
-    expect(page.locator("#alarms")).to_contain_text("says so lies above 20.0 % from step 1 on")
+    expect(page.locator("#alarms")).to_contain_text("says so passed 20.0 % at step 1")
     search = SavedSearch.objects.get()
     for address in (
         f"/searches/{search.pk}/",

@@ -111,7 +111,7 @@ def test_one_search_shows_its_curve_with_interval_n_and_a_way_to_the_rollouts(
     assert len(answer.context["lines"]) == 5
     assert {line.rollout.step.index for line in answer.context["lines"]} == {3}
     html = page(client, "search-detail", saved.pk)
-    assert "5 of 10" in html and "It says so." in html and "lies above" in html
+    assert "5 of 10" in html and "It says so." in html and "passed" in html
     fragment = client.get(reverse("search-detail", args=[saved.pk]), headers={"HX-Request": "true"}).content.decode()
     assert fragment.lstrip().startswith('<div id="search"') and "<html" not in fragment
 
