@@ -11,6 +11,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 # Section -> what it answers. Each is a module with run(size, folder) -> the lines of its part.
 SECTIONS = {
     "ingest": "How fast, how small and how safe rollouts are stored, beside MLflow and Phoenix",
+    "inspect": "How fast pages and searches over a million rollouts are, beside MLflow and Phoenix",
     "trainer": "What recording costs the trainer",
     "loss": "What the loss stage costs",
     "trl": "How long a training step takes, and how much memory, beside TRL",
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--size", choices=["small", "full"], default=os.environ.get("SIZE") or "small")
     arguments = parser.parse_args()
     chosen = arguments.name or arguments.section
-    folder = CHECKOUT / ".bench"
+    folder = Path(os.environ.get("BENCH_FOLDER") or CHECKOUT / ".bench")
     folder.mkdir(exist_ok=True)
     for name in [chosen] if chosen else SECTIONS:
         lines = importlib.import_module(f"bench.{name}").run(arguments.size, folder)

@@ -4,11 +4,18 @@ Filling goes on where it stopped, so that the data is kept between measurements.
 """
 
 import os
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from bench.generate import steps as generate
+from bench.peers.client import ARRAYS
 from bench.report import say
+from training.records import RolloutBatch
 
 GROUPS, GROUP_SIZE, TOKENS = 25, 8, 512
 PER_STEP = GROUPS * GROUP_SIZE
@@ -39,6 +46,7 @@ def fill(size: str, home: Path) -> None:
     from django.db import connection
 
     from rlviewer.search.services import index_pending
+    from rlviewer.signal.services import compute_pending
 
     stored = sum(
         _fill_run(home, part.project, number, rollouts, seed=1000 * place + number)
@@ -47,6 +55,9 @@ def fill(size: str, home: Path) -> None:
     )
     while done := index_pending(limit=200, seconds=60):
         say(f"texts of {done} more steps indexed")
+        stored += done
+    while done := compute_pending(limit=200, seconds=60):
+        say(f"what {done} more steps taught is worked out")
         stored += done
     if stored:
         with connection.cursor() as cursor:
@@ -71,24 +82,46 @@ def _fill_run(home: Path, project_name: str, number: int, rollouts: int, *, seed
     folder = home / "runs" / str(run.uid)
     (folder / "spool").mkdir(parents=True, exist_ok=True)
     stored = drain_spool(folder).stored
-    have, wanted = run.steps.count(), rollouts // PER_STEP
-    for first in range(have, wanted, STEPS_AT_ONCE):
-        for batch in generate(
-            run.uid,
-            steps=min(STEPS_AT_ONCE, wanted - first),
-            groups=GROUPS,
-            group_size=GROUP_SIZE,
-            tokens=TOKENS,
-            seed=seed,
-            varied=True,
-            first_step=first,
-        ):
+    wanted = rollouts // PER_STEP
+    for part in parts_of(run.uid, wanted, seed=seed, first_step=run.steps.count()):
+        for batch in part:
             spool.put(folder / "spool", batch)
         stored += drain_spool(folder).stored
-        say(f"{project_name}, {run.name}: {min(first + STEPS_AT_ONCE, wanted) * PER_STEP:,} stored")
+        say(f"{project_name}, {run.name}: {(part[-1].header.step + 1) * PER_STEP:,} stored")
     if stored:
         Run.objects.filter(pk=run.pk).update(state=RunState.FINISHED, steps_planned=wanted)
     return stored
+
+
+def parts_of(run_uid: uuid.UUID | str, steps: int, *, seed: int, first_step: int = 0) -> Iterator[list[RolloutBatch]]:
+    """A run's batches, STEPS_AT_ONCE together; the same for the same seed wherever one begins at such a step."""
+    for first in range(first_step, steps, STEPS_AT_ONCE):
+        count = min(STEPS_AT_ONCE, steps - first)
+        shape = {"groups": GROUPS, "group_size": GROUP_SIZE, "tokens": TOKENS, "seed": seed}
+        yield list(generate(run_uid, steps=count, varied=True, first_step=first, **shape))
+
+
+def peer_rollouts(size: str) -> int:
+    return sum(next(part.runs for part in FILLED[size] if part.project == PEERS))
+
+
+def peer_files(size: str, folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """The rollouts that the peers hold as well, as Arrow files for their clients: path, first key, count."""
+    place = next(place for place, part in enumerate(FILLED[size]) if part.project == PEERS)
+    done = 0
+    for batches in parts_of(uuid.UUID(int=0), peer_rollouts(size) // PER_STEP, seed=1000 * place):
+        tables = []
+        for batch in batches:
+            prompts = batch.groups["prompt"].combine_chunks().take(batch.rollouts["group"].combine_chunks())
+            names = ["completion", "reward", *ARRAYS]
+            tables.append(batch.rollouts.select(names).append_column("prompt", prompts))
+        table = pa.concat_tables(tables)
+        table = table.append_column("key", pa.array(np.arange(done, done + table.num_rows)))
+        path = folder / "peer-rollouts.arrow"
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        yield path, done, table.num_rows
+        done += table.num_rows
 
 
 def open_database(url: str, home: Path) -> None:

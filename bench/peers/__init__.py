@@ -96,6 +96,7 @@ class RunningPeer:
     folder: Path
     server: BenchServer
     programs: Path
+    database: str
     port: int = 0
     start_seconds: list[float] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
@@ -106,14 +107,14 @@ class RunningPeer:
         work = folder / peer.name / "work"
         work.mkdir(exist_ok=True)
         server.fresh_database(peer.name)
-        running = cls(peer, work, server, programs)
+        running = cls(peer, work, server, programs, peer.name)
         running.start()
         return running
 
     def start(self) -> None:
         self.port = free_port()
         values = {
-            "url": self.server.url(self.peer.name).replace("postgresql", self.peer.driver, 1),
+            "url": self.server.url(self.database).replace("postgresql", self.peer.driver, 1),
             "port": str(self.port), "second_port": str(free_port()), "folder": str(self.folder),
         }  # fmt: skip
         changes = {name: text.format(**values) for name, text in self.peer.environment.items()}
@@ -143,7 +144,7 @@ class RunningPeer:
             connection.close()
 
     def rows(self) -> int:
-        return self.server.value(self.peer.name, self.peer.count)
+        return self.server.value(self.database, self.peer.count)
 
     def send(self, rollouts: Path, count: int) -> float:
         """Seconds from reading the rollouts' file to the last row in Postgres; starting the client is not counted."""
@@ -151,7 +152,7 @@ class RunningPeer:
         with self.client("send", rollouts) as client:
             start = client.go()
             client.answer()
-            self.server.wait_for_rows(self.peer.name, self.peer.count, before + count, timeout=600)
+            self.server.wait_for_rows(self.database, self.peer.count, before + count, timeout=600)
             return time.perf_counter() - start
 
     def send_and_kill(self, rollouts: Path, count: int) -> int:
