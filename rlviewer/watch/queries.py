@@ -217,7 +217,9 @@ def rate_chart(search: SavedSearch, runs: Sequence[RunRates], onsets: Sequence[S
         edges = sorted({steps[0], steps[-1]})
         curves.append(Curve("alarm limit", edges, [search.limit_rate] * len(edges), theme.ALARM))
     names = {one.run.pk: one.run.name for one in runs}
-    ticks = [Mark(o.step, f"three steps over the limit from here: {names[o.run_id]}") for o in onsets if o.run_id in names]
+    ticks = [
+        Mark(o.step, f"three steps over the limit from here: {names[o.run_id]}") for o in onsets if o.run_id in names
+    ]
     drawn = figure(CurveChart("share of rollouts", curves, ticks=ticks, is_share=True, bands=bands)) if steps else None
     return Chart(
         key="rate",
