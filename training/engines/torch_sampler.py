@@ -1,13 +1,15 @@
 """Sampling with the policy's own weights in torch: one prefill per prompt, a key-value cache, no row kept past its end."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from training.engines.base import ALL_TOKENS, PromptRequest, Samples, SamplingError, Truncation, check_room
+from training.engines.llama_decode import LlamaDecoder, is_plain_llama
 from training.engines.roomy_cache import make_room
-from training.policy import Policy, entropy_of
+from training.policy import Policy, Prefilled
 
 # Keys and values of all rows that are sampled together stay below this.
 CACHE_BYTES = 1 << 30
@@ -68,52 +70,88 @@ class TorchSampler:
         counts = torch.tensor([request.count for request in requests], device=device)
         owner = torch.arange(len(requests), device=device).repeat_interleave(counts)
         start = policy.prefill(prompt_ids, prompt_mask, owner)
-        cache, mask, position, logits = start.cache, start.mask, start.position, start.logits
-        make_room(cache, max_new_tokens)
+        decoder, logits = decoder_of(policy, start, max_new_tokens), start.logits
         eos_ids = torch.tensor(sorted(policy.eos_ids), device=device)
         greedy = torch.tensor([request.is_greedy for request in requests], device=device)[owner]
+        any_greedy = bool(greedy.any())
 
         rows = owner.numel()
-        token_ids = torch.zeros(rows, max_new_tokens, dtype=torch.int64, device=device)
-        sampler_logprobs = torch.zeros(rows, max_new_tokens, device=device)
-        entropy = torch.zeros(rows, max_new_tokens, device=device)
+        token_ids = torch.zeros(max_new_tokens, rows, dtype=torch.int64, device=device)
+        sampler_logprobs = torch.zeros(max_new_tokens, rows, device=device)
+        entropy = torch.zeros(max_new_tokens, rows, device=device)
         lengths = torch.full((rows,), max_new_tokens, device=device)
         is_finished = torch.zeros(rows, dtype=torch.bool, device=device)
         active = torch.arange(rows, device=device)
         for column in range(max_new_tokens):
             logprobs = (logits.float() / temperature).log_softmax(dim=-1)
             probabilities = logprobs.exp()
-            if not bool(probabilities.isfinite().all()):
+            # A token without chance adds nothing; 0 * -inf would be NaN.
+            spread = -torch.linalg.vecdot(probabilities, logprobs.clamp(min=torch.finfo(logprobs.dtype).min))
+            # One number that is not finite spoils all of its row.
+            if not bool(spread.isfinite().all()):
                 raise SamplingError(f"logits of the sampler are not finite at token {column}")
             token = drawn_tokens(truncated(probabilities, self.truncation), draws[active, column])
-            token = torch.where(greedy[active, None], logprobs.argmax(dim=-1, keepdim=True), token)
-            token_ids[active, column] = token[:, 0]
-            sampler_logprobs[active, column] = logprobs.gather(-1, token)[:, 0]
-            entropy[active, column] = entropy_of(logprobs)
+            if any_greedy:
+                token = torch.where(greedy[active, None], logprobs.argmax(dim=-1, keepdim=True), token)
+            token_ids[column].index_copy_(0, active, token[:, 0])
+            sampler_logprobs[column].index_copy_(0, active, logprobs.gather(-1, token)[:, 0])
+            entropy[column].index_copy_(0, active, spread)
             ended = active[torch.isin(token[:, 0], eos_ids) & ~is_finished[active]]
             lengths[ended] = column + 1
             is_finished[ended] = True
             going = (~is_finished[active]).nonzero()[:, 0]
             if going.numel() <= (1 - ENDED_SHARE) * active.numel():
-                active, token, position = active[going], token[going], position[going]
-                mask = None if mask is None else mask[going]
-                cache.batch_select_indices(going)
+                active, token = active[going], token[going]
+                decoder.keep(going)
             if active.numel() == 0 or column + 1 == max_new_tokens:
                 break
-            if mask is not None:
-                mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
-            logits = policy.forward(token, mask, position[:, None], cache, last_only=True)[:, 0]
-            position = position + 1
+            logits = decoder.next_logits(token)
         longest = int(lengths.max())
         # What rows that had ended went on with.
         beyond = torch.arange(longest, device=device) >= lengths[:, None]
         return Samples(
-            token_ids[:, :longest].masked_fill(beyond, 0),
-            sampler_logprobs[:, :longest].masked_fill(beyond, 0),
-            entropy[:, :longest].masked_fill(beyond, 0),
+            token_ids[:longest].t().masked_fill(beyond, 0),
+            sampler_logprobs[:longest].t().masked_fill(beyond, 0),
+            entropy[:longest].t().masked_fill(beyond, 0),
             lengths,
             is_finished,
         )
+
+
+class Decoder(Protocol):
+    """Goes on from a prefill, token after token."""
+
+    def next_logits(self, token: Tensor) -> Tensor:
+        """`[B, V]` logits after `token` `[B, 1]`, which is added to what has been read."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone."""
+
+
+def decoder_of(policy: Policy, start: Prefilled, max_new_tokens: int) -> Decoder:
+    if is_plain_llama(policy.model):
+        return LlamaDecoder(policy.model, start, max_new_tokens)
+    return ModelDecoder(policy, start, max_new_tokens)
+
+
+class ModelDecoder:
+    """The forward pass of any model, on a cache with room."""
+
+    def __init__(self, policy: Policy, start: Prefilled, max_new_tokens: int) -> None:
+        self.policy, self.cache, self.mask, self.position = policy, start.cache, start.mask, start.position
+        make_room(self.cache, max_new_tokens)
+
+    def next_logits(self, token: Tensor) -> Tensor:
+        if self.mask is not None:
+            self.mask = torch.cat([self.mask, self.mask.new_ones(self.mask.shape[0], 1)], dim=1)
+        logits = self.policy.forward(token, self.mask, self.position[:, None], self.cache, last_only=True)[:, 0]
+        self.position = self.position + 1
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        self.mask = None if self.mask is None else self.mask[rows]
+        self.position = self.position[rows]
+        self.cache.batch_select_indices(rows)
 
 
 def uniform_draws(requests: Sequence[PromptRequest], max_new_tokens: int, seed: int, device: torch.device) -> Tensor:
@@ -128,7 +166,7 @@ def drawn_tokens(probabilities: Tensor, draws: Tensor) -> Tensor:
 
     In float64: the float32 sums over a large vocabulary would swallow its rare tokens.
     """
-    sums = probabilities.double().cumsum(dim=-1)
+    sums = probabilities.cumsum(dim=-1, dtype=torch.float64)
     whole = sums[:, -1:]
     # Rounded up to the whole, a draw would find no token.
     wanted = torch.minimum(draws[:, None] * whole, whole.nextafter(torch.zeros_like(whole)))

@@ -1,0 +1,115 @@
+"""Llama's next token with as few operations as it takes: where rows are small, a general forward pass is mostly overhead.
+
+Reads the weights of the live module, so nothing can be stale; mathematically `LlamaForCausalLM.forward` for one token a row.
+"""
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+
+from training.policy import Prefilled
+
+# Of these the angles depend on a token's position alone, not on how long its sequence became.
+ROTATIONS = frozenset({"default", "linear", "llama3"})
+
+
+def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
+    """Whether `model` is a Llama as transformers builds it: no adapter, shard, quantised matrix, bias or hidden rotation."""
+    if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ROTATIONS:
+        return False
+    for layer in model.model.layers:
+        if type(layer) is not LlamaDecoderLayer or type(layer.input_layernorm) is not LlamaRMSNorm:
+            return False
+        parts: list[Any] = [*layer.self_attn.children(), layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+        if any(type(part) is not nn.Linear or part.bias is not None for part in parts):
+            return False
+    return True
+
+
+class LlamaDecoder:
+    """Goes on from a prefill, token after token; rows can leave."""
+
+    def __init__(self, model: LlamaForCausalLM, start: Prefilled, max_new_tokens: int) -> None:
+        config: Any = model.config
+        self.model = model
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.written = start.cache.get_seq_length()
+        width = self.written + max_new_tokens
+        filled: list[Any] = start.cache.layers
+        self.keys = [with_room(layer.keys, width) for layer in filled]  # [B, KV, width, D] each
+        self.values = [with_room(layer.values, width) for layer in filled]
+        self.position = start.position  # [B], of the next token
+        cos, sin = model.model.rotary_emb(self.keys[0], torch.arange(width, device=start.position.device)[None])
+        # The halves of a head turn by the same angles.
+        self.cos, self.sin = cos[0, :, None], sin[0, :, None, : sin.shape[-1] // 2]  # [width, 1, D], [width, 1, D / 2]
+        self.bias: Tensor | None = None  # [B, 1, 1, width], -inf at padding; None: there is none
+        if start.mask is not None:
+            self.bias = self.keys[0].new_zeros(start.mask.shape[0], 1, 1, width)
+            self.bias[..., : self.written].masked_fill_(~start.mask[:, None, None], -torch.inf)
+
+    def next_logits(self, token: Tensor) -> Tensor:
+        """`[B, V]` logits after `token` `[B, 1]`, which is added to what has been read."""
+        body = self.model.model
+        cos, sin = self.cos[self.position], self.sin[self.position]
+        hidden = body.embed_tokens(token)[:, 0]
+        for number, layer in enumerate(body.layers):
+            attended = self._attention(number, layer.self_attn, layer.input_layernorm(hidden), cos, sin)
+            hidden = torch.addmm(hidden, attended, layer.self_attn.o_proj.weight.t())
+            normed, mlp = layer.post_attention_layernorm(hidden), layer.mlp
+            gated = mlp.act_fn(normed @ mlp.gate_proj.weight.t()).mul_(normed @ mlp.up_proj.weight.t())
+            hidden = torch.addmm(hidden, gated, mlp.down_proj.weight.t())
+        self.written += 1
+        self.position = self.position + 1
+        logits: Tensor = self.model.lm_head(body.norm(hidden))
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone."""
+        self.keys = [keys[rows] for keys in self.keys]
+        self.values = [values[rows] for values in self.values]
+        self.position = self.position[rows]
+        self.bias = None if self.bias is None else self.bias[rows]
+
+    def _attention(self, number: int, layer: Any, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        heads, kv_heads, width = self.heads, self.kv_heads, layer.head_dim
+        # Products into one rectangle: queries and keys turn together.
+        states = normed.new_empty(normed.shape[0], (heads + 2 * kv_heads) * width)
+        parts = states.split([heads * width, kv_heads * width, kv_heads * width], dim=1)
+        for projection, part in zip((layer.q_proj, layer.k_proj, layer.v_proj), parts, strict=True):
+            torch.mm(normed, projection.weight.t(), out=part)
+        states = states.unflatten(1, (-1, width))
+        turned, value = rotated(states[:, : heads + kv_heads], cos, sin), states[:, heads + kv_heads :]
+        self.keys[number][:, :, self.written] = turned[:, heads:]
+        self.values[number][:, :, self.written] = value
+        end = self.written + 1
+        # Heads that share keys and values ask as if they were tokens: nothing is repeated.
+        attended = scaled_dot_product_attention(
+            turned[:, :heads].unflatten(1, (kv_heads, -1)),
+            self.keys[number][:, :, :end],
+            self.values[number][:, :, :end],
+            None if self.bias is None else self.bias[..., :end],
+            scale=layer.scaling,
+        )
+        return attended.reshape(normed.shape[0], heads * width)
+
+
+def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads `[B, N, D]` turned by the angles of their positions: of each pair, a half apart, one goes to the other's side."""
+    first, second = states.chunk(2, dim=-1)
+    out = states * cos
+    out_first, out_second = out.chunk(2, dim=-1)
+    out_first.addcmul_(second, sin, value=-1)
+    out_second.addcmul_(first, sin)
+    return out
+
+
+def with_room(states: Tensor, width: int) -> Tensor:
+    """`states` `[B, KV, S, D]` at the start of a rectangle of `width`."""
+    space = states.new_empty(*states.shape[:2], width, states.shape[3])
+    space[:, :, : states.shape[2]] = states
+    return space
