@@ -14,7 +14,7 @@ from rlviewer.accounts.models import ApiToken, Member, Project, Role, User
 from rlviewer.analysis import jobs
 from rlviewer.ingest.services import store_batch
 from rlviewer.review.services import Said, add_label
-from rlviewer.runs.models import Group, Rollout
+from rlviewer.runs.models import Group, Prompt, Rollout
 from rlviewer.watch.services import Wanted, create_search
 from tests.factories import make_batch, make_run, make_user
 
@@ -84,6 +84,8 @@ TABLE: dict[str, Row] = {
     "run-resume": write("member", "run"),
     "step-detail": read("viewer", "run", "split", "index"),
     "group-detail": read("viewer", "group"),
+    "prompt-detail": read("viewer", "prompt"),
+    "run-prompts": read("viewer", "run"),
     "signal": read("viewer", "run"),
     "signal-page": read("viewer", "run", "signal"),
     "signal-prompts": read("viewer", "run", "prompt_list"),
@@ -170,6 +172,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "run": run.id,
         "rollout": Rollout.objects.values_list("id", flat=True)[0],
         "group": Group.objects.values_list("id", flat=True)[0],
+        "prompt": Prompt.objects.values_list("id", flat=True)[0],
         "membership": membership.id,
         "person": charlie.id,
         "token": token.id,
@@ -249,11 +252,13 @@ def test_incident_s6_a_foreign_host_is_refused(name: str, host: str, world: Worl
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, row in TABLE.items() if {"project", "run", "rollout", "group"} & set(row.args)]
+    "name", [n for n, row in TABLE.items() if {"project", "run", "rollout", "group", "prompt"} & set(row.args)]
 )
 def test_incident_s8_anothers_and_a_missing_thing_look_the_same(name: str, world: World) -> None:
     row, client = TABLE[name], world.client("stranger")
-    missing = World(world.people, world.args | dict.fromkeys(("project", "run", "rollout", "group"), 987654321))
+    missing = World(
+        world.people, world.args | dict.fromkeys(("project", "run", "rollout", "group", "prompt"), 987654321)
+    )
     for method in row.methods:
         theirs, nothing = client.generic(method, world.url(name)), client.generic(method, missing.url(name))
         assert theirs.status_code == nothing.status_code == 404
@@ -264,7 +269,15 @@ def test_incident_s8_anothers_and_a_missing_thing_look_the_same(name: str, world
 @pytest.mark.parametrize("number", ["0", "9223372036854775808", "99999999999999999999999999"])
 @pytest.mark.parametrize(
     "path",
-    ["/projects/{}/", "/runs/{}/", "/rollouts/{}/", "/groups/{}/", "/projects/{}/launch/", "/runs/{}/steps/train/{}/"],
+    [
+        "/projects/{}/",
+        "/runs/{}/",
+        "/rollouts/{}/",
+        "/groups/{}/",
+        "/prompts/{}/",
+        "/projects/{}/launch/",
+        "/runs/{}/steps/train/{}/",
+    ],
 )
 def test_numbers_beyond_every_row_are_404(path: str, number: str, world: World) -> None:
     assert world.client("root").get(path.format(number, number)).status_code == 404

@@ -30,6 +30,8 @@ SYMBOLS = {
     STRONG_DOWN: "triangle-down",
     UNKNOWN: "x-thin-open",
 }
+# The same in a page's own legend.
+SIGNS = {STRONG_UP: "▲", UP: "△", NONE: "○", DOWN: "▽", STRONG_DOWN: "▼", UNKNOWN: "×"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,20 @@ class Dot:
     href: str
 
 
-def timeline(dots: Sequence[Dot], marks: Sequence[Mark], *, y_title: str, steps: tuple[int, int]) -> dict[str, Any]:
-    """Plotly figure of the dots between the steps, with a line at each mark; a value that is not finite has no dot."""
-    largest = max(
-        (abs(d.advantage) for d in dots if d.advantage is not None and math.isfinite(d.advantage)), default=0.0
-    )
+def timeline(
+    dots: Sequence[Dot], marks: Sequence[Mark], *, y_title: str, steps: tuple[int, int], largest: float
+) -> dict[str, Any]:
+    """Plotly figure of the dots between the steps, with a line at each mark; a value that is not finite has no dot.
+
+    `largest` is the largest absolute advantage of the page, so that equal colours mean the same in all its charts.
+    """
     places = _side_by_side(dots)
     by_level: dict[int, list[tuple[Dot, float]]] = {}
     for dot, place in zip(dots, places, strict=True):
         by_level.setdefault(level(dot.advantage, largest), []).append((dot, place))
     series = [
         Points(
-            _name(number, largest / 2),
+            name_of(number, largest),
             [place for _, place in found],
             [dot.value for dot, _ in found],
             [dot.text for dot, _ in found],
@@ -69,7 +73,7 @@ def timeline(dots: Sequence[Dot], marks: Sequence[Mark], *, y_title: str, steps:
         trace["hovertemplate"] = "%{text}<extra></extra>"
         trace["meta"] = {"xs": [dot.step for dot, _ in by_level[number]]}
     layout = made["layout"]
-    layout["showlegend"] = True
+    layout["showlegend"] = False  # one for all charts of the page stands above them
     layout["xaxis"] |= {"range": [steps[0] - 0.5, steps[1] + 0.5], "autorange": False}
     layout["shapes"] = [_line(mark) for mark in marks]
     if steps[1] - steps[0] < 10:
@@ -87,14 +91,15 @@ def level(advantage: float | None, largest: float) -> int:
     return (STRONG_UP if is_strong else UP) if advantage > 0 else (STRONG_DOWN if is_strong else DOWN)
 
 
-def _name(number: int, half: float) -> str:
-    shown = f"{half:.2g}"
+def name_of(number: int, largest: float) -> str:
+    """What the colour says."""
+    shown = f"{largest / 2:.2g}"
     return {
         STRONG_UP: f"advantage above +{shown}",
-        UP: "above 0",
-        NONE: "0",
-        DOWN: "below 0",
-        STRONG_DOWN: f"below \u2212{shown}",
+        UP: "advantage above 0",
+        NONE: "advantage 0",
+        DOWN: "advantage below 0",
+        STRONG_DOWN: f"advantage below \u2212{shown}",
         UNKNOWN: "no advantage",
     }[number]
 
@@ -121,5 +126,12 @@ def _line(mark: Mark) -> dict[str, Any]:
         "y0": 0,
         "y1": 1,
         "line": {"color": theme.MUTED, "width": 1, "dash": "dot"},
-        "label": {"text": theme.plain(mark.text), "textposition": "end", "font": {"size": 10, "color": theme.MUTED}},
+        "label": {
+            "text": theme.plain(mark.text),
+            "textangle": 0,
+            "textposition": "middle",
+            "xanchor": "left",
+            "padding": 4,
+            "font": {"size": 10, "color": theme.MUTED},
+        },
     }

@@ -88,6 +88,7 @@ def run_context(request: HttpRequest, run: Run, tab: str) -> dict[str, Any]:
             "count": f"{run.rollout_count:,}",
         },
     )
+    tabs.insert(2, {"label": "Prompts", "href": reverse("run-prompts", args=[run.pk]), "current": tab == "prompts"})
     return {
         "run": run,
         "project": run.project,

@@ -178,7 +178,7 @@ def cell(field: Field, value: AnyValue, rollout: Rollout, run_names: Mapping[int
         address = reverse("group-detail", args=[rollout.group_id])
         return format_html('<a href="{}?ref={}">{}</a>', address, rollout.number, value)
     if field.name == "prompt":
-        return format_html('<a href="?filter=prompt:{}">{}</a>', value, value)
+        return format_html('<a href="{}">{}</a>', reverse("prompt-detail", args=[value]), value)
     if field.name == "stop":
         label = StopReason(value).label
         css = {"length": "chip amber", "error": "chip red"}.get(label, "")

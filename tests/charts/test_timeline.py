@@ -22,7 +22,7 @@ def test_dots_of_a_step_lie_side_by_side_and_the_table_keeps_their_step() -> Non
     dots = [Dot(3, 1.0, 0.5, f"dot {n}", f"/rollouts/{n}/") for n in range(2)] + [
         Dot(4, 0.0, -0.5, "<b>", "/rollouts/9/")
     ]
-    made = timeline.timeline(dots, [Mark(3, "first <solved>")], y_title="reward", steps=(3, 4))
+    made = timeline.timeline(dots, [Mark(3, "first <solved>")], y_title="reward", steps=(3, 4), largest=0.5)
     up, down = made["data"]
     # Two of step 3, a quarter of 0.7 to each side.
     assert up["x"] == pytest.approx([2.825, 3.175]) and down["x"] == [4.0]
