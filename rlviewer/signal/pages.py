@@ -7,6 +7,7 @@ from typing import Any
 from rlviewer.runs.models import Run
 from rlviewer.signal.queries.costliest import costliest
 from rlviewer.signal.queries.costs import costs
+from rlviewer.signal.queries.data_audit import data_audit
 from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
 from rlviewer.signal.queries.gains import gains
 from rlviewer.signal.queries.gradient_budget import gradient_budget
@@ -84,5 +85,11 @@ PAGES: dict[str, SignalPage] = {
         "signal/point.html",
         point,
         has_range=False,
+    ),
+    "data-audit": SignalPage(
+        "Data audit",
+        "Is the trainer learning from what you think it learns from?",
+        "signal/data_audit.html",
+        data_audit,
     ),
 }

@@ -46,16 +46,10 @@ def checked(bad: dict[str, Any], *, dead: str = "", dead_is_meant: bool = False)
         ("truncated", {"stop_reason": StopReason.LENGTH}, 2),
         ("empty", {"loss_mask": [0, 0, 0]}, 0),
         ("stale", {"recomputed_logprobs": [-1.0, -1.5, -1.0]}, 1),
-        ("twice", {"details": {"seed": 4}}, 0),
         ("finite", {"policy_logprobs": [-1.0, -1.0, np.nan]}, 2),
     ],
 )
 def test_a_check_finds_the_token_at_fault(key: str, bad: dict[str, Any], token: int) -> None:
-    if key == "twice":
-        of = material([GOOD | {"details": {"seed": 1}}, GOOD | {"details": {"seed": 1}}])
-        found = audit(of, tokens_of(of), PIECES, dead_is_meant=False)
-        assert found.failed_at[key].tolist() == [-1, token]
-        return
     found = checked(bad)
     assert found.failed_at[key].tolist() == [-1] * 4 + [token]
     assert found.failed[list(CHECKS).index(key)] == 1
@@ -97,10 +91,25 @@ def test_recipes_that_do_not(algorithm: str) -> None:
         ([4, 0], b"da", -1),  # decoders drop the space at the start
         ([0, 3, 1], b"ab", -1),
         ([0, 3, 1], b"a<|end|>b", -1),
+        ([0, 3, 1, 3], b"a<|end|>b", -1),  # some are kept and some are not
         ([0, 1, 2], b"ab", 2),
+        ([0, 1], b"abc", 1),
         ([0, 1], b"xb", 0),
         ([0, 9], b"a", -1),
     ],
 )
 def test_texts_are_compared_as_decoders_write_them(ids: list[int], completion: bytes, place: int) -> None:
     assert text_differs(ids, completion, PIECES, [True] * len(ids)) == place
+
+
+def test_the_same_rollout_twice_is_told_from_equal_ones() -> None:
+    def copies(*rows: dict[str, Any]) -> list[int]:
+        of = material([GOOD | row for row in rows])
+        found = audit(of, tokens_of(of), PIECES, dead_is_meant=False).failed_at.get("twice")
+        return [] if found is None else found.tolist()
+
+    first, second = {"details": {"seed": 1}, "number": 0}, {"details": {"seed": 2}, "number": 1}
+    assert copies(first, second, first | {"number": 2}) == [-1, -1, 0]
+    # All of a group from one seed: equal completions are no copies.
+    assert copies(first, first | {"number": 1}) == []
+    assert copies(first, second, second | {"token_ids": [0, 2, 3]}) == []

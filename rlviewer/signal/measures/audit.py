@@ -113,18 +113,15 @@ def text_differs(ids: Sequence[int], completion: bytes, pieces: Sequence[bytes],
     texts = [pieces[token] if 0 <= token < len(pieces) else b"" for token in ids]
     if b"".join(texts) == completion:
         return -1
-    plain = [b"" if SPECIAL.fullmatch(text) else text for text in texts]
-    own = [text if is_own else b"" for text, is_own in zip(plain, generated, strict=True)]
-    wanted, joined = completion.lstrip(b" "), b"".join(plain)
-    if wanted in (joined.lstrip(b" "), b"".join(own).lstrip(b" ")):
-        return -1
-    spaces = len(joined) - len(joined.lstrip(b" "))
-    pairs = zip(joined.lstrip(b" "), wanted, strict=False)
-    shared = spaces + next(
-        (place for place, (a, b) in enumerate(pairs) if a != b), min(len(joined) - spaces, len(wanted))
-    )
-    ends = np.cumsum([len(text) for text in plain])
-    return min(int(np.searchsorted(ends, shared, side="right")), len(ids) - 1)
+    place = 0
+    for position, (text, is_own) in enumerate(zip(texts, generated, strict=True)):
+        if completion.startswith(text, place):
+            place += len(text)
+        elif place == 0 and completion.startswith(text.lstrip(b" ")):
+            place = len(text.lstrip(b" "))
+        elif is_own and not SPECIAL.fullmatch(text):
+            return position
+    return -1 if place == len(completion) else max(0, len(ids) - 1)
 
 
 def _boundary(step: Step) -> Verdicts | None:
@@ -207,12 +204,16 @@ def _stale(step: Step) -> Verdicts | None:
 def _twice(step: Step) -> Verdicts | None:
     of, seen = step.of, set()
     found, can = np.full(of.count, -1), np.zeros(of.count, np.bool_)
+    seeds = [one.details.get("seed") for one in of.packed]
+    # Where a group is sampled from one seed, equal rollouts of it are no copies: then the same place in another group tells.
+    is_own = any(len({seeds[row] for row in rows.tolist()}) > 1 for rows in of.members())
     for row, one in enumerate(of.packed):
-        seed, ids = one.details.get("seed"), one.columns.get("token_ids")
-        if seed is None or ids is None:
+        ids = one.columns.get("token_ids")
+        if seeds[row] is None or ids is None:
             continue
         can[row] = True
-        key = (of.groups[of.group_of[row]].prompt_id, seed, ids.tobytes())
+        place = None if is_own else of.narrow["number"][row]
+        key = (of.groups[of.group_of[row]].prompt_id, seeds[row], place, ids.tobytes())
         found[row] = 0 if key in seen else -1
         seen.add(key)
     return (found, can) if can.any() else None

@@ -72,11 +72,11 @@ def heavy_tokens(run: Run, name: str | None, rollouts: Sequence[int]) -> list[He
         values = np.where(counted & np.isfinite(values), values, 0.0)
         for place in np.argsort(-values)[:LISTED].tolist():
             if values[place] > 0:
-                found.append(HeavyToken(pk, place, _text(own, place, pieces), float(values[place])))
+                found.append(HeavyToken(pk, place, token_text(own, place, pieces), float(values[place])))
     return sorted(found, key=lambda token: -token.value)[:LISTED]
 
 
-def _text(own: Columns, place: int, pieces: Sequence[bytes] | None) -> str:
+def token_text(own: Columns, place: int, pieces: Sequence[bytes] | None) -> str:
     if "token_ids" not in own:
         return "not recorded"
     token = int(own["token_ids"][place])
