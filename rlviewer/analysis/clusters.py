@@ -18,7 +18,8 @@ RESTARTS, ROUNDS = 6, 40
 SAME = 1e-6  # cosine distance below which two vectors count as one
 WORD = re.compile(r"\w{2,40}")
 WORDS = 5
-APART = 1.5  # how many times more often a word must be here than elsewhere
+COMMON = 0.1  # share of a cluster's texts that a word must be in
+APART = 1.5  # how many times more often it must be here than elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def telling_words(texts: Sequence[Mapping[int, str]]) -> list[list[Word]]:
             # As if one more text elsewhere had half of it: a word of one text is not infinitely telling.
             elsewhere = (everywhere[word] - number + 0.5) / (others + 1)
             weight = share * math.log(share / elsewhere)
-            if share > APART * elsewhere and (number > 1 or here == 1):
+            if share >= COMMON and share > APART * elsewhere and (number > 1 or here == 1):
                 exact = (everywhere[word] - number) / others if others else 0.0
                 scored.append((-weight, word, Word(word, share, exact)))
         told.append([word for _, _, word in sorted(scored)[:WORDS]])

@@ -53,6 +53,8 @@ def check_postgres() -> Iterator[Finding]:
             values = dict(cursor.fetchall())
             cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
             used = cursor.fetchone()[0]
+            cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'vector')")
+            has_vectors = cursor.fetchone()[0]
             plan = MigrationExecutor(connection).migration_plan(MigrationExecutor(connection).loader.graph.leaf_nodes())
     except (DatabaseError, psycopg.Error) as error:
         advice = "start it with make run" if settings.USES_EMBEDDED_POSTGRES else "check DATABASE_URL and that server"
@@ -83,6 +85,13 @@ def check_postgres() -> Iterator[Finding]:
         f"{used} used, {free} free of {values['max_connections']}",
         fine=free >= FREE_CONNECTIONS,
         advice="raise max_connections, or lower RLVIEWER_DB_POOL",
+        otherwise=Level.NOTE,
+    )
+    yield judge(
+        "postgres vectors",
+        f"extension vector {'there' if has_vectors else 'missing'}",
+        fine=has_vectors,
+        advice="for clusters and similar rollouts have its administrator run CREATE EXTENSION vector in this database",
         otherwise=Level.NOTE,
     )
     yield judge(
