@@ -7,8 +7,10 @@ from typing import Any
 from rlviewer.runs.models import Run
 from rlviewer.signal.queries.costliest import costliest
 from rlviewer.signal.queries.costs import costs
+from rlviewer.signal.queries.coverage import badge, coverage_page
 from rlviewer.signal.queries.data_audit import data_audit
 from rlviewer.signal.queries.dead_groups import dead_details, dead_groups
+from rlviewer.signal.queries.diversity import diversity_page
 from rlviewer.signal.queries.gains import gains
 from rlviewer.signal.queries.gradient_budget import gradient_budget
 from rlviewer.signal.queries.passes import passes
@@ -91,5 +93,18 @@ PAGES: dict[str, SignalPage] = {
         "Is the trainer learning from what you think it learns from?",
         "signal/data_audit.html",
         data_audit,
+    ),
+    "diversity": SignalPage(
+        "Diversity",
+        "Is the policy still exploring, or saying the same thing in other words?",
+        "signal/diversity.html",
+        diversity_page,
+    ),
+    "coverage": SignalPage(
+        "Coverage",
+        "What does the source of this run record, and what can therefore not be shown?",
+        "signal/coverage.html",
+        coverage_page,
+        {"badge": ("signal/_coverage_badge.html", badge)},
     ),
 }

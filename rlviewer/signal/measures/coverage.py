@@ -3,46 +3,57 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlviewer.signal.material import Material
+import numpy as np
+
+from rlviewer.runs.models import RewardPart
+from rlviewer.signal.material import Mask, Material
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedField:
-    """`key` is the column. `opens` names what needs it; `how` says what a trainer has to write."""
+    """`key` is the column as batches name it; `opens` what needs it; `holds` tells the rollouts that have it."""
 
     key: str
     title: str
-    kind: str  # rollout, token, prompt, step
+    kind: str  # rollout, prompt or token
     opens: str
-    has: Callable[[Material], int]
+    holds: Callable[[Material], Mask]
 
 
-def _narrow(key: str) -> Callable[[Material], int]:
-    return lambda of: sum(value is not None for value in of.narrow[key])
+def _mask(values: list[bool]) -> Mask:
+    return np.array(values, dtype=np.bool_)
 
 
-def _token(key: str) -> Callable[[Material], int]:
-    return lambda of: sum(key in one.columns for one in of.packed)
+def _narrow(key: str) -> Callable[[Material], Mask]:
+    return lambda of: _mask([value is not None for value in of.narrow[key]])
 
 
-def _detail(key: str) -> Callable[[Material], int]:
-    return lambda of: sum(key in one.details for one in of.packed)
+def _token(key: str) -> Callable[[Material], Mask]:
+    return lambda of: _mask([key in one.columns for one in of.packed])
 
 
-def _in_group(of: Material) -> int:
-    return sum(len(rows) for rows in of.members() if len(rows) > 1)
+def _detail(key: str) -> Callable[[Material], Mask]:
+    return lambda of: _mask([key in one.details for one in of.packed])
 
 
-def _prompt(name: str) -> Callable[[Material], int]:
-    def count(of: Material) -> int:
-        has = [getattr(group.prompt, name) not in {None, ""} for group in of.groups]
-        return sum(has[group] for group in of.group_of.tolist())
-
-    return count
+def _in_group(of: Material) -> Mask:
+    sizes = np.array([len(rows) for rows in of.members()], dtype=np.int64)
+    return np.asarray(sizes[of.group_of] > 1)
 
 
-def _text(of: Material) -> int:
-    return sum(len(one.completion) > 0 for one in of.packed)
+def _prompt(name: str) -> Callable[[Material], Mask]:
+    return lambda of: _mask(
+        [getattr(of.groups[group].prompt, name) not in {None, ""} for group in of.group_of.tolist()]
+    )
+
+
+def _text(of: Material) -> Mask:
+    return _mask([len(one.completion) > 0 for one in of.packed])
+
+
+def _reward_parts(of: Material) -> Mask:
+    held = set(RewardPart.objects.filter(rollout_id__in=of.narrow["id"]).values_list("rollout_id", flat=True))
+    return _mask([pk in held for pk in of.narrow["id"]])
 
 
 # Add at the end only: stored rows name a field by its place.
@@ -74,9 +85,10 @@ RECORDED: tuple[RecordedField, ...] = (
     RecordedField("clip_flag", "clip flags", "token", "clipped share by sign", _token("clip_flag")),
     RecordedField("origin", "who wrote the token", "token", "data audit, budget by span", _token("origin")),
     RecordedField("token_policy_version", "policy version of tokens", "token", "rollouts that mix versions", _token("token_policy_version")),
+    RecordedField("reward_spans", "parts of the reward", "rollout", "gradient budget by part of the reward", _reward_parts),
 )  # fmt: skip
 
 
 def coverage(of: Material) -> list[int]:
-    """Rollouts that have each field, in the order of `RECORDED`."""
-    return [field.has(of) for field in RECORDED]
+    """Rollouts that have each field, in the order of `RECORDED`. One query, for the parts of the rewards."""
+    return [int(field.holds(of).sum()) for field in RECORDED]
