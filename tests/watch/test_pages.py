@@ -226,6 +226,7 @@ def test_viewers_read_and_strangers_find_nothing(client: Client, run: Run, saved
     client.force_login(viewer)
     for name, pk in (("project-searches", run.project_id), ("search-detail", saved.pk)):
         assert 'method="post"' not in page(client, name, pk).replace('method="post" action="/sign-out/"', "")
+    assert "you read it as a viewer" in page(client, "project-searches", run.project_id, query="so")
     client.force_login(charlie)
     for name, pk in (
         ("project-searches", run.project_id),
