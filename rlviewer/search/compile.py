@@ -6,12 +6,13 @@ from typing import Any as AnyType
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import DataError, OperationalError, connection, transaction
-from django.db.models import BooleanField, ExpressionWrapper, Func, Q, Value
+from django.db.models import BooleanField, ExpressionWrapper, FloatField, Func, OuterRef, Q, Subquery, Sum, Value
 from django.db.models.fields import Field as Column
-from django.db.models.lookups import Exact
+from django.db.models.lookups import Exact, GreaterThan, GreaterThanOrEqual, IsNull, LessThan, LessThanOrEqual
 
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 from rlviewer.review.models import Label
+from rlviewer.runs.models import RewardPart
 from rlviewer.search.fields import Field
 from rlviewer.search.language import FilterError
 from rlviewer.search.models import PromptText
@@ -174,11 +175,8 @@ def _equal(field: Field, value: AnyType) -> Q:
     if field.is_label:
         return _labelled(field, value)
     if value is None:
-        return (
-            Q(**{path: ""})
-            if field.kind in {"text", "filled"} and not field.nullable
-            else Q(**{f"{path}__isnull": True})
-        )
+        is_empty = field.kind in {"text", "filled"} and not field.nullable
+        return Q(**{path: ""}) if is_empty else _where(field, "isnull", True)
     if field.kind == "filled":
         return ~Q(**{path: ""}) if value else Q(**{path: ""})
     if isinstance(value, Range):
@@ -188,11 +186,24 @@ def _equal(field: Field, value: AnyType) -> Q:
         return Q(**{f"{path}__startswith": escaped(value.text)})
     if isinstance(value, str):
         return Q(**{path: escaped(value)})
-    return Q(**{path: value})
+    return _where(field, "exact", value)
+
+
+PART_LOOKUPS = {
+    lookup.lookup_name: lookup for lookup in (Exact, IsNull, LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)
+}
+
+
+def _where(field: Field, lookup: str, value: AnyType) -> Q:
+    if not field.part:
+        return Q(**{f"{field.path}__{lookup}": value})
+    spans = RewardPart.objects.filter(rollout=OuterRef("pk"), name=escaped(field.part)).order_by()
+    total = Subquery(spans.values("rollout").annotate(total=Sum("value")).values("total"), output_field=FloatField())
+    return Q(PART_LOOKUPS[lookup](total, value))
 
 
 def _bounded(field: Field, **bounds: float) -> Q:
-    found = Q(**{f"{field.path}__{lookup}": value for lookup, value in bounds.items()})
+    found = Q(*(_where(field, lookup, value) for lookup, value in bounds.items()))
     # Postgres holds NaN for larger than every number; nobody who asks for large values wants it.
     is_open = field.kind == "float" and not {"lt", "lte"} & set(bounds)
-    return found & Q(**{f"{field.path}__lt": NAN}) if is_open else found
+    return found & _where(field, "lt", NAN) if is_open else found

@@ -37,6 +37,9 @@ RULES = """
   expected there; the last result stays on screen.
 - `label:`, `thumb:` and `labelled:` ask what people said of a rollout on its page, of the whole or of a range of its tokens; a note
   alone is no label. A label of two words is quoted: `label:'checker bug'`.
+- **Parts of the reward** are asked by their names, `part.format>0` or `part."exact answer":1`: the sum of the spans of that name. A
+  rollout without such a part is found by `part.format:none`. The list shows them as columns, those that the run has; as they are
+  read for the page's rows only, they give no order.
 - Steps that a later attempt repeated are left out, as everywhere.
 
 ## Order and pages

@@ -27,6 +27,7 @@ class Field:
     nullable: bool = False
     is_column: bool = True  # the list can show it and be sorted by it
     is_shown: bool = False  # until a person chooses columns
+    part: str = ""  # name of the part of the reward that it is, instead of a path
     is_label: bool = False  # of what people said: `path` is seen from `Label`, and one label of a rollout suffices
 
     @property
@@ -35,6 +36,8 @@ class Field:
 
     @property
     def example(self) -> str:
+        if self.part:
+            return f"{self.name}>0"
         return EXAMPLES.get(self.name, {"bool": f"{self.name}:yes", "filled": f"{self.name}:yes"}.get(self.kind, ""))
 
 
@@ -130,6 +133,27 @@ FIELDS: dict[str, Field] = {field.name: field for field in _ALL}
 BY_WORD: dict[str, Field] = {word: field for field in _ALL for word in (field.name, *field.aliases)}
 COLUMNS = tuple(field.name for field in _ALL if field.is_column)
 SHOWN = tuple(field.name for field in _ALL if field.is_shown)
+# What the list can show beside: read with the texts, so there is no order and no filter by it.
+TRANSFORM = Field(
+    "transform", "transform", "text", "", "Of the prompt, before the policy was asked.", nullable=True, is_column=False
+)
+PART_PREFIX = "part."
+
+
+def part_field(name: str) -> Field:
+    """The part of the reward of this name: the sum of its spans. Which names there are is up to the runs."""
+    written = name if name.isidentifier() and name.isascii() else f'"{name}"'
+    return Field(
+        f"{PART_PREFIX}{written}",
+        name,
+        "float",
+        "",
+        f"The reward's part “{name}”.",
+        nullable=True,
+        is_column=False,
+        part=name,
+    )
+
 
 # The language beside its fields: form, meaning, example.
 FORMS = (
@@ -140,6 +164,7 @@ FORMS = (
     ("/expression/", "a regular expression; /abc/i ignores case", "/so = \\d+$/"),
     ('prompt:"words"', "the same of the prompt: words, 'characters' or /expression/", 'prompt:"how many"'),
     ("field<value", "also <= > >= = and != ; a colon is the same as =", "reward<0.5"),
+    ("part.name<value", "the part of the reward of this name; in quotes when it is not one word", "part.format>0"),
     ("field:low..high", "from low to high, both included; either may be left out", "step:100..200"),
     ("field:a,b", "one of several values", "stop:length,error"),
     ("field:abc*", "a text that begins like this", "answer:1*"),

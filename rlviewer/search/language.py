@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from rlviewer.search.fields import BY_WORD, Field
+from rlviewer.search.fields import BY_WORD, PART_PREFIX, Field, part_field
 from rlviewer.search.tree import All, Any, Comparison, Node, Not, Prefix, Range, Text, Value
 
 MAX_CHARS = 1000
@@ -22,7 +22,7 @@ MAX_PATTERN_CHARS = 200
 MAX_DIGITS = 18  # of a whole number: what the database's integers hold
 
 YES = {"yes": True, "true": True, "no": False, "false": False}
-COMPARISON = re.compile(r"([A-Za-z_]+)(<=|>=|!=|[:<>=])")
+COMPARISON = re.compile(r"""(part\.(?:"[^"]+"|'[^']+'|[\w-]+)|[A-Za-z_]+)(<=|>=|!=|[:<>=])""")
 BARE = re.compile(r"[^\s()]+")
 BARE_VALUE = re.compile(r"[^\s(),]*")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
@@ -140,7 +140,8 @@ class _Parser:
 
     def _comparison(self, named: re.Match[str]) -> Node:
         start, word, sign = named.start(), named[1], named[2]
-        field = BY_WORD.get(word.lower())
+        is_part = word.startswith(PART_PREFIX)
+        field = part_field(word.removeprefix(PART_PREFIX).strip("\"'")) if is_part else BY_WORD.get(word.lower())
         if field is None:
             near = difflib.get_close_matches(word.lower(), BY_WORD, 1)
             hint = f"did you mean {near[0]}?" if near else f'to find this text, quote it: "{word}{sign}…".'

@@ -1,23 +1,24 @@
 """Rows of the list: the telling part of a completion with what matched, and a cell for each chosen column."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any as AnyValue
 
-from django.db.models import F, Func, TextField, Value
+from django.db.models import F, Func, Sum, TextField, Value
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from rlviewer.lib.text import bytes_from_text
 from rlviewer.lib.visible import visible, visible_end
-from rlviewer.runs.models import Prompt, Rollout, Run, StopReason, TokenChunk
+from rlviewer.runs.models import Prompt, RewardPart, Rollout, Run, StopReason, TokenChunk
 from rlviewer.runs.queries.run import RolloutLine, shown_answer, with_prompts
 from rlviewer.runs.templatetags.show import exact, missing, num, percent, run_colour, signed, split_name
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.search.compile import TEXT, escaped
-from rlviewer.search.fields import FIELDS, Field
+from rlviewer.search.fields import Field
 from rlviewer.search.tree import All, Any, Node, Text
 
 BEFORE, AFTER = 12, 120
@@ -26,6 +27,7 @@ WHY_MISSING = {
     "advantage": "no advantage",
     "correct": "not judged",
     "answer": "no answer was read",
+    "transform": "the prompt was asked as it is",
 }
 TEXT_ONLY: frozenset[str] = frozenset()
 
@@ -53,8 +55,8 @@ class Line:
         return not (self.before or self.match or self.after)
 
 
-def read_lines(ids: Sequence[int], columns: Sequence[str], tree: All) -> list[Line]:
-    """In the order of `ids`. Four queries, one more for an expression and one where runs are named."""
+def read_lines(ids: Sequence[int], columns: Sequence[Field], tree: All) -> list[Line]:
+    """In the order of `ids`. Four queries, one more for an expression and one each where runs or parts of the reward are shown."""
     stored = {row.pk: row for row in Rollout.objects.filter(pk__in=ids).select_related("step", "group")}
     rollouts = [stored[pk] for pk in ids if pk in stored]
     payloads = TokenChunk.objects.filter(pk__in={r.chunk_id for r in rollouts}).values_list("pk", "payload")
@@ -64,16 +66,17 @@ def read_lines(ids: Sequence[int], columns: Sequence[str], tree: All) -> list[Li
     looked_for = patterns(ids, tree)
     asked = patterns([rollout.pk for rollout in rollouts], tree, of="prompt")
     matched = _matched_prompts(rollouts, asked)
-    names = _run_names(rollouts) if "run" in columns else {}
+    names = _run_names(rollouts) if any(field.name == "run" for field in columns) else {}
     lines = []
     for rollout in rollouts:
         chunk = chunks.get(rollout.chunk_id)
-        completion = chunk.rollouts[rollout.position].completion if chunk else b""
-        parts = telling_part(completion, looked_for.get(rollout.pk, []))
+        packed = chunk.rollouts[rollout.position] if chunk else None
+        parts = telling_part(packed.completion if packed else b"", looked_for.get(rollout.pk, []))
         row = values.get(rollout.pk, {})
+        if packed:
+            row["transform"] = transform_name(packed.details.get("transform"))
         cells = [
-            Cell(FIELDS[name].label, cell(FIELDS[name], row.get(name), rollout, names), FIELDS[name].is_number)
-            for name in columns
+            Cell(field.label, cell(field, row.get(field.name), rollout, names), field.is_number) for field in columns
         ]
         prompt = matched.get(rollout.pk, (prompts.get(rollout.pk, ""), "", ""))
         lines.append(Line(rollout, prompt, *parts, cells))
@@ -149,9 +152,24 @@ def _first_matches(ids: Sequence[int], node: Text) -> dict[int, str]:
     return dict(Rollout.objects.filter(pk__in=ids).values_list("pk", first))
 
 
-def _values(ids: Sequence[int], columns: Sequence[str]) -> dict[int, dict[str, AnyValue]]:
-    rows = Rollout.objects.filter(pk__in=ids).values_list("pk", *(FIELDS[name].path for name in columns))
-    return {pk: dict(zip(columns, values, strict=True)) for pk, *values in rows}
+def _values(ids: Sequence[int], columns: Sequence[Field]) -> dict[int, dict[str, AnyValue]]:
+    stored = [field for field in columns if field.path]
+    rows = Rollout.objects.filter(pk__in=ids).values_list("pk", *(field.path for field in stored))
+    values = {pk: dict(zip([field.name for field in stored], row, strict=True)) for pk, *row in rows}
+    parts = {escaped(field.part): field.name for field in columns if field.part}
+    if parts:
+        spans = RewardPart.objects.filter(rollout__in=ids, name__in=parts).values_list("rollout", "name")
+        for pk, name, total in spans.annotate(total=Sum("value")):
+            values[pk][parts[name]] = total
+    return values
+
+
+def transform_name(stored: str | None) -> str | None:
+    """Of a transform as it is recorded: JSON with its name, or whatever its source wrote."""
+    try:
+        return str(json.loads(stored or "null")["name"])
+    except (ValueError, TypeError, KeyError):
+        return stored or None
 
 
 def _run_names(rollouts: Sequence[Rollout]) -> Mapping[int, str]:
@@ -186,8 +204,8 @@ def cell(field: Field, value: AnyValue, rollout: Rollout, run_names: Mapping[int
     if field.name == "correct" and value is not None:
         return format_html('<span class="{}">{}</span>', *(("positive", "✓ yes") if value else ("negative", "✗ no")))
     if value is None:
-        return missing(WHY_MISSING.get(field.name, "not recorded"))
-    if field.name == "advantage":
+        return missing("no such part" if field.part else WHY_MISSING.get(field.name, "not recorded"))
+    if field.name == "advantage" or field.part:
         return signed(value)
     if field.name == "clip":
         return percent(value)

@@ -50,4 +50,4 @@ class ListColumns(models.Model):
     """The columns that a person chose for lists of rollouts; no row: those that everybody starts with."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="+")
-    names = ArrayField(models.CharField(max_length=40))
+    names = ArrayField(models.CharField(max_length=80))

@@ -25,9 +25,9 @@ from rlviewer.runs.queries.rollout import visible_rollout
 from rlviewer.runs.queries.run import visible_run
 from rlviewer.runs.views import run_context
 from rlviewer.search.browse import Place, Scope, Search, Sort, time_limit
-from rlviewer.search.columns import chosen_columns, save_columns
+from rlviewer.search.columns import chosen_columns, offered_columns, save_columns
 from rlviewer.search.facets import facets
-from rlviewer.search.fields import COLUMNS, FIELDS, FORMS
+from rlviewer.search.fields import FIELDS, FORMS, Field
 from rlviewer.search.language import FilterError, parse
 from rlviewer.search.lines import read_lines
 from rlviewer.search.preview import preview
@@ -134,7 +134,7 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
     per_page = PER_SAMPLE if state.sort.seed is not None else PER_PAGE
     backwards = state.before is not None or state.is_end
     found = search.find(state.sort, after=state.before or state.after, backwards=backwards, limit=per_page)
-    columns = chosen_columns(request.user, in_project=search.scope.run is None)
+    columns = chosen_columns(request.user, search.scope)
     places, query = found.places, _query(request)
     has_next = found.has_more if not backwards else state.before is not None
     has_previous = found.has_more if backwards else not state.is_first_page
@@ -162,8 +162,8 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
 
 
 def _controls(scope: Scope) -> dict[str, Any]:
-    """What the filter box and its completion need to know. Two queries."""
-    known = known_values(scope)
+    """What the filter box and its completion need to know. Four queries."""
+    known, offered = known_values(scope), offered_columns(scope)
     return {
         "fields": [
             {
@@ -173,10 +173,10 @@ def _controls(scope: Scope) -> dict[str, Any]:
                 "example": field.example,
                 "values": known.get(field.name) or list(field.choices or YES_NO.get(field.kind, [])),
             }
-            for field in FIELDS.values()
+            for field in (*FIELDS.values(), *(field for field in offered if field.part))
         ],
         "forms": FORMS,
-        "all_columns": [FIELDS[name] for name in COLUMNS],
+        "all_columns": offered,
     }
 
 
@@ -233,21 +233,20 @@ def _with(query: QueryDict, **changes: Any) -> str:
     return f"?{changed.urlencode(safe=':,()')}"
 
 
-def _heads(columns: list[str], sort: Sort, query: QueryDict) -> list[dict[str, Any]]:
+def _heads(columns: list[Field], sort: Sort, query: QueryDict) -> list[dict[str, Any]]:
     """Column heads; pressing one orders by it, pressing again turns the order round."""
     heads = []
-    for name in columns:
-        field = FIELDS[name]
-        is_current = sort.seed is None and sort.field.name == name
+    for field in columns:
+        is_current = sort.seed is None and sort.field.name == field.name
         starts_low = field.kind in {"text", "choice"}
         is_down = (not sort.is_descending) if is_current else not starts_low
         heads.append(
             {
                 "label": field.label,
                 "n": field.is_number,
-                "help": f"{field.help} Press to sort.",
+                "help": f"{field.help}{' Press to sort.' if field.is_column else ''}",
                 "direction": ("descending" if sort.is_descending else "ascending") if is_current else "",
-                "href": _with(query, sort=f"{'-' if is_down else ''}{name}"),
+                "href": _with(query, sort=f"{'-' if is_down else ''}{field.name}") if field.is_column else "",
             }
         )
     return heads
