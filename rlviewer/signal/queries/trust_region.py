@@ -10,6 +10,7 @@ from rlviewer.charts import bars, curves, theme
 from rlviewer.charts.bars import BarChart, Bars
 from rlviewer.charts.chart import Chart
 from rlviewer.charts.curves import Band, Curve, CurveChart
+from rlviewer.charts.thinning import kept
 from rlviewer.runs.models import Run
 from rlviewer.runs.queries.series import NO_SERIES, metric_series
 from rlviewer.runs.queries.step import number_from
@@ -21,6 +22,7 @@ from rlviewer.signal.steps import StepRange
 
 # Nearer to 1 than this a ratio is rounding of the same weights.
 ON_POLICY = 1e-3
+POINTS, BAND_POINTS = 1200, 200  # drawn in a chart, and of each edge of a band
 COLOURS = theme.SERIES_COLOURS
 
 
@@ -87,7 +89,7 @@ def _curves(
         if has_any(values)
     ]
     is_share, note = words.pop("is_share", False), words.pop("note", "")
-    figure = curves.figure(CurveChart(unit, drawn, is_share=is_share)) if drawn else None
+    figure = curves.figure(CurveChart(unit, drawn, is_share=is_share, point_limit=POINTS)) if drawn else None
     return Chart(key, title, unit, figure, note=note if drawn else "", **words)
 
 
@@ -104,15 +106,18 @@ def _ratios(run: Run, of: dict[str, Column]) -> Chart:
         Curve("largest", index, item(rows, place[1.0]), COLOURS[1], links=link),
         Curve("smallest", index, item(rows, place[0.0]), COLOURS[2], links=link),
     ]
+    # A band has every point that one of its edges keeps.
+    edges = {share: item(rows, place[share]) for share in (0.01, 0.25, 0.75, 0.99)}
+    at = sorted({here for values in edges.values() for here in kept(index, values, limit=BAND_POINTS)})
     bands = [
-        Band(f"{name} of the tokens", index, [row and row[place[low]] for row in rows], [row and row[place[high]] for row in rows], COLOURS[0])
+        Band(f"{name} of the tokens", [index[n] for n in at], [edges[low][n] for n in at], [edges[high][n] for n in at], COLOURS[0])
         for name, low, high in (("98 %", 0.01, 0.99), ("half", 0.25, 0.75))
     ]  # fmt: skip
     return Chart(
         "ratio",
         title,
         unit,
-        curves.figure(CurveChart(unit, drawn, bands=bands)),
+        curves.figure(CurveChart(unit, drawn, bands=bands, point_limit=POINTS)),
         tall=True,
         meaning="exp(policy - sampler log-probability) at the step's last update; where the trainer recomputed the sampler's,"
         " against those.",
