@@ -17,7 +17,7 @@ urlpatterns = [
         name="rollout-raw",
     ),
     re_path(
-        r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<part>turns|group|numbers)/$",
+        r"^rollouts/(?P<rollout_id>[0-9]{1,18})/(?P<part>turns|group|step|numbers)/$",
         views.rollout_part,
         name="rollout-part",
     ),

@@ -26,6 +26,7 @@ from rlviewer.runs.queries.rollout_parts import (
     group_columns,
     ids_text,
     numbers_of,
+    step_columns,
     stored_json,
     tokens_csv,
 )
@@ -200,11 +201,12 @@ def rollout_raw(request: HttpRequest, rollout_id: int, what: str) -> HttpRespons
 @require_GET
 @login_required
 def rollout_part(request: HttpRequest, rollout_id: int, part: str) -> HttpResponse:
-    """What the rollout's page asks for when it is wanted: its numbers, its turns, or its group's columns for the what-if."""
+    """What the rollout's page asks for when it is wanted: its numbers, its turns, or its group's or step's columns for the what-if."""
     rollout = visible_rollout(person(request), rollout_id)
     if part == "numbers":
         return HttpResponse(numbers_of(rollout), content_type="application/octet-stream")
-    return JsonResponse(conversation_of(rollout) if part == "turns" else group_columns(rollout))
+    parts = {"turns": conversation_of, "group": group_columns, "step": step_columns}
+    return JsonResponse(parts[part](rollout))
 
 
 @require_POST

@@ -1,4 +1,4 @@
-// The what-if: a rule and its sliders, and how many tokens it would cut in this rollout and in its group.
+// The what-if: a rule and its sliders, and how many tokens it would cut in this rollout, in its group and, when asked, in its step.
 (() => {
   "use strict";
   const { RULES, KNOBS, STEPS, inputs, applies, flags, tally, toSlider, fromSlider, ownRule, start, KEPT } = rlviewer.whatIf;
@@ -14,7 +14,8 @@
     const data = inputs(columns, advantage);
     if (!data) return null;
     const knobs = {};
-    let rule = null, now = null, group;
+    let rule = null, now = null, group, step, settled = 0;
+    const stepRow = element("tr");
 
     const select = element("select", { id: "rule" });
     for (const [name, { title }] of Object.entries(RULES)) {
@@ -74,19 +75,39 @@
       const head = element("thead", {}, element("tr", {}, element("th", { scope: "col", textContent: "tokens cut" }), ...["advantage > 0", "advantage < 0"].map((text) => element("th", { scope: "col", textContent: text }))));
       const body = element("tbody", {}, row("this rollout", mine, true));
       if (Array.isArray(group)) {
-        const all = { counted: { positive: 0, negative: 0 }, cut: { positive: 0, negative: 0 } };
-        const most = { cut: 0, id: null };
-        for (const other of group.filter((one) => applies(rule, one.data))) {
-          const found = tally(other.data, flags(rule, other.data, knobs));
-          for (const part of ["counted", "cut"]) for (const sign of ["positive", "negative"]) all[part][sign] += found[part][sign];
-          const cut = found.cut.positive + found.cut.negative;
-          if (cut > most.cut) Object.assign(most, { cut, id: other.id, number: other.number });
-        }
-        body.append(row(`its group, ${group.length} rollout${group.length === 1 ? "" : "s"}`, all, false));
+        const { all, most } = together(group);
+        body.append(row(`its group, ${rollouts(group)}`, all, false));
         drawMost(most);
       }
+      body.append(stepRow);
+      // A step is many tokens: it is counted when the slider rests.
+      clearTimeout(settled);
+      if (Array.isArray(step)) settled = setTimeout(drawStep, 120);
+      else drawStep();
       table.replaceChildren(head, body);
       drawNote(mine);
+    }
+    const rollouts = (some) => `${some.length.toLocaleString("en")} rollout${some.length === 1 ? "" : "s"}`;
+    /** Counts over several rollouts, and the one with most tokens cut. */
+    function together(some) {
+      const all = { counted: { positive: 0, negative: 0 }, cut: { positive: 0, negative: 0 } };
+      const most = { cut: 0, id: null };
+      for (const other of some.filter((one) => applies(rule, one.data))) {
+        const found = tally(other.data, flags(rule, other.data, knobs));
+        for (const part of ["counted", "cut"]) for (const sign of ["positive", "negative"]) all[part][sign] += found[part][sign];
+        const cut = found.cut.positive + found.cut.negative;
+        if (cut > most.cut) Object.assign(most, { cut, id: other.id, number: other.number });
+      }
+      return { all, most };
+    }
+    function drawStep() {
+      if (Array.isArray(step)) return stepRow.replaceChildren(...row(`its step, ${rollouts(step)}`, together(step).all, false).children);
+      const told = element("td", { colSpan: 2, className: "muted" });
+      stepRow.replaceChildren(element("th", { scope: "row", textContent: "its step" }), told);
+      if (step !== undefined) return void (told.textContent = step);
+      const press = element("button", { type: "button", className: "button small", textContent: "Count", title: "Read the tokens of every rollout of this step" });
+      press.addEventListener("click", readStep);
+      told.append(press);
     }
     function drawMost({ cut, id, number: its }) {
       mostCut.replaceChildren();
@@ -112,18 +133,23 @@
     }
     const isOwn = () => rule === ownRule(told) && Boolean(told.loss) && RULES[rule].knobs.every((knob) => knobs[knob] === start(told, knob));
 
-    async function readGroup() {
+    /** The rollouts of the group or the step, or in words why they are not there. */
+    async function read(what) {
       try {
-        const answer = await fetch(`${address}group/`);
+        const answer = await fetch(`${address}${what}/`);
         if (!answer.ok) throw new Error(String(answer.status));
         const found = await answer.json();
-        if (!found.rollouts) group = `The group has ${found.tokens.toLocaleString("en")} tokens, more than the ${found.limit.toLocaleString("en")} that are counted here.`;
-        else {
-          const read = found.rollouts.map((one) => ({ ...one, data: inputs(Object.fromEntries(one.fields.map((field) => [field.name, rlviewer.tokens.numbers(field.type, field.data)])), one.advantage) }));
-          group = read.filter((one) => applies("clipped", one.data));
-        }
-      } catch { group = "The group could not be read; reload to try again." }
-      drawCounts();
+        if (!found.rollouts) return `The ${what} has ${found.tokens.toLocaleString("en")} tokens, more than the ${found.limit.toLocaleString("en")} that are counted here.`;
+        const read = found.rollouts.map((one) => ({ ...one, fields: null, data: inputs(Object.fromEntries(one.fields.map((field) => [field.name, rlviewer.tokens.numbers(field.type, field.data)])), one.advantage) }));
+        return read.filter((one) => applies("clipped", one.data));
+      } catch { return `The ${what} could not be read; reload to try again.` }
+    }
+    async function readGroup() { group = await read("group"); drawCounts() }
+    async function readStep() {
+      step = "Reading the step…";
+      drawStep();
+      step = await read("step");
+      drawStep();
     }
 
     select.addEventListener("change", () => choose(select.value));

@@ -226,6 +226,20 @@ def test_the_group_gives_what_the_what_if_reads(client: Client, run: Run, monkey
     assert client.get(address).json() == {"tokens": 3, "limit": 2, "rollouts": None}
 
 
+def test_the_step_gives_the_rollouts_of_all_its_groups(client: Client, run: Run, charlie: User, monkeypatch) -> None:
+    for step in (0, 1):
+        store_batch(make_batch(run, step=step, groups=3, group_size=2, tokens=8), source="test")
+    rollouts = list(Rollout.objects.filter(run_id=run.pk, step__index=1).order_by("pk"))
+    address = reverse("rollout-part", args=[rollouts[3].pk, "step"])
+    found = client.get(address).json()
+    assert [one["id"] for one in found["rollouts"]] == [rollout.pk for rollout in rollouts]
+    assert found["tokens"] == sum(rollout.length_tokens for rollout in rollouts)
+    monkeypatch.setattr(rollout_parts, "WHAT_IF_TOKENS", 10)
+    assert client.get(address).json()["rollouts"] is None
+    client.force_login(charlie)
+    assert client.get(address).status_code == 404
+
+
 def test_turns_are_for_members_only(client: Client, run: Run, charlie: User) -> None:
     (rollout,) = stored(run, **only_tokens(1, completion=[b"a"], turns=[b'[{"role": "user", "content": "hi"}]']))
     address = reverse("rollout-part", args=[rollout.pk, "turns"])

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from django.db.models import QuerySet
 
 from rlviewer.lib.text import text_from_bytes
 from rlviewer.lib.visible import visible
@@ -24,7 +25,7 @@ from rlviewer.runs.queries.rollout import (
 )
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 
-# What the what-if reads of every rollout of the group, and how many tokens that may be.
+# What the what-if reads of every rollout of the group or the step, and how many tokens that may be.
 WHAT_IF_COLUMNS = (
     "policy_logprobs", "sampler_logprobs", "recomputed_logprobs", "token_advantages", "token_weights", "loss_mask", "clip_flag",
 )  # fmt: skip
@@ -49,11 +50,18 @@ def conversation_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def group_columns(rollout: Rollout) -> dict[str, Any]:
-    """What the what-if reads of every rollout of the group, base64 like the page's own. Two queries a group.
+    """What the what-if reads of every rollout of the group. Two queries."""
+    return _columns_of(Rollout.objects.filter(group=rollout.group_id).order_by("number"))
 
-    Beyond WHAT_IF_TOKENS only the number of tokens is told: the what-if then counts one rollout at a time.
-    """
-    places = list(Rollout.objects.filter(group=rollout.group_id).order_by("number"))
+
+def step_columns(rollout: Rollout) -> dict[str, Any]:
+    """What the what-if reads of every rollout of the step. Two queries."""
+    return _columns_of(Rollout.objects.filter(step=rollout.step_id, group__step=rollout.step_id).order_by("pk"))
+
+
+def _columns_of(rows: QuerySet[Rollout]) -> dict[str, Any]:
+    """Base64 like the page's own. Beyond WHAT_IF_TOKENS only the number of tokens is told: they are not counted then."""
+    places = list(rows)
     tokens = sum(place.length_tokens for place in places)
     if tokens > WHAT_IF_TOKENS:
         return {"tokens": tokens, "limit": WHAT_IF_TOKENS, "rollouts": None}

@@ -101,10 +101,16 @@ def test_the_what_if_is_the_trainers_arithmetic(page: Page, run: Run) -> None:
         assert flags_shown(page, 400) == flags[1].tolist(), rule
         advantages = torch.where(inputs.loss_mask, inputs.token_advantages * inputs.token_weights, 0)
         rows = page.locator("#what-if tbody tr")
-        expect(rows).to_have_count(2)
+        expect(rows).to_have_count(3)
         for row, wanted in ((0, cut_words(flags[1], advantages[1])), (1, cut_words(flags, advantages))):
             found = [text.split(" (")[0] for text in rows.nth(row).locator("td").all_inner_texts()]
             assert found == wanted, (rule, row)
+        # The step is counted once somebody asks, and then follows the sliders as well; here it is this one group.
+        if (count := rows.nth(2).get_by_role("button", name="Count")).count():
+            count.click()
+        expect(rows.nth(2).locator("th")).to_have_text("its step, 3 rollouts")
+        expect(rows.nth(2).locator("td").nth(0)).to_contain_text(cut_words(flags, advantages)[0])
+        expect(rows.nth(2).locator("td").nth(1)).to_contain_text(cut_words(flags, advantages)[1])
     assert seen == {0, 1, 2, 3}
     # The cap on the mismatch of engine and trainer.
     set_knobs(page, "tis", {"mismatch_cap": 1.2})
