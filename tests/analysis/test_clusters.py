@@ -52,6 +52,18 @@ def test_telling_words_are_frequent_here_and_rare_elsewhere() -> None:
     assert first[0].told == "in 100 % of these, in 0 % of the others"
 
 
+def test_the_most_telling_word_comes_first() -> None:
+    here = {0: "carry half seldom", 1: "carry half seldom", 2: "carry half", 3: "carry half"}
+    elsewhere = {number: "half" if number < 12 else "other" for number in range(10, 15)}
+    told, _ = telling_words([here, elsewhere])
+    # 1 * ln(1 / (0.5 / 6)) = 2.48; 0.5 * ln(0.5 / (0.5 / 6)) = 0.90; 1 * ln(1 / (2.5 / 6)) = 0.88
+    assert [(word.text, word.here, word.elsewhere) for word in told] == [
+        ("carry", 1, 0),
+        ("seldom", 0.5, 0),
+        ("half", 1, 0.4),
+    ]
+
+
 def test_a_word_counts_once_a_text() -> None:
     one, _ = telling_words([{0: "loop loop loop", 1: "loop end"}, {2: "end", 3: "end"}])
     assert one == [Word("loop", 1, 0)]

@@ -200,7 +200,12 @@ def test_a_worker_that_ends_puts_its_job_back_and_the_next_goes_on(
 
 
 def test_a_killed_process_leaves_whole_batches_and_can_be_asked_again(
-    alice: User, project: Project, run: Run, rollouts: list[int], monkeypatch: pytest.MonkeyPatch
+    alice: User,
+    project: Project,
+    run: Run,
+    rollouts: list[int],
+    start_embedder: Callable[[], Embedder],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = jobs.ask_rollouts(alice, project, run, "")
     with Embedder() as embedder:
@@ -210,7 +215,7 @@ def test_a_killed_process_leaves_whole_batches_and_can_be_asked_again(
     assert job.error == "the embedding process was killed by signal 9, probably out of memory"
     assert RolloutEmbedding.objects.count() == 3
     again = jobs.ask_rollouts(alice, project, run, "")
-    worker.work(never(), warm_seconds=0)
+    worker.do(take(), start_embedder(), never())
     assert (state_of(again), again.done) == ("finished", len(rollouts) - 3)
     assert RolloutEmbedding.objects.count() == len(rollouts)
 
