@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from training.config import ConfigError, ModelConfig
+from training.huggingface import PreTrainedModel
 
 ALL_LINEAR = "all-linear"
 NAME = "default"

@@ -10,18 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from kernels import linear_token_logprob
 from training import adapters
 from training.chat import ChatWrapper, chat_wrapper
 from training.config import ConfigError, ModelConfig
 from training.distributed import laid_out_like, local_rank, processes, whole_tree
+from training.huggingface import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    GradientCheckpointingLayer,
+    PreTrainedModel,
+    logging,
+)
 from training.model_folder import GGUF_FILES, model_folder, names_code
 from training.tasks.base import STEP_END
 from training.transforms import TransformedPrompt
@@ -433,8 +439,8 @@ def _named_tensors(model: torch.nn.Module) -> list[tuple[str, Tensor]]:
 
 @contextlib.contextmanager
 def _refusals(path: str, folder: Path) -> Iterator[None]:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     except (

@@ -10,12 +10,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
 from bench.report import say
-from bench.server import BenchServer
+
+if TYPE_CHECKING:  # beside the trainer Postgres' driver would count as its memory
+    from bench.server import BenchServer
 
 HERE = Path(__file__).parent
 START_SECONDS = 180.0
@@ -94,7 +96,7 @@ class RunningPeer:
 
     peer: Peer
     folder: Path
-    server: BenchServer
+    server: "BenchServer"
     programs: Path
     database: str
     port: int = 0
@@ -102,7 +104,7 @@ class RunningPeer:
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def launch(cls, peer: Peer, folder: Path, server: BenchServer) -> "RunningPeer":
+    def launch(cls, peer: Peer, folder: Path, server: "BenchServer") -> "RunningPeer":
         programs = install(peer, folder)
         work = folder / peer.name / "work"
         work.mkdir(exist_ok=True)

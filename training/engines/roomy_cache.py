@@ -3,8 +3,9 @@
 from typing import Any
 
 from torch import Tensor
-from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from training.huggingface import DynamicCache
 
 
 class RoomyLayer(DynamicLayer):
