@@ -13,6 +13,7 @@ from rlviewer.charts.thinning import LIMIT, finite_or_none, kept
 MARK_TEXT_PIXELS = 14
 FEW_STEPS = 8
 FEWEST_POINTS = 200  # of one curve among many
+DASHES = ("solid", "dash", "dashdot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Curve:
     colour: str = theme.SERIES_COLOURS[0]
     superseded: bool = False
     markers: bool = False
+    dash: str = DASHES[0]
     links: Links = ""
     counts: Sequence[int] = field(default=())  # of how many each value is, told on hover
     counted: str = "rollouts"
@@ -120,7 +122,7 @@ def _line(curve: Curve, places: list[int], *, labelled: bool, is_share: bool) ->
         "line": {
             "color": theme.MUTED if curve.superseded else curve.colour,
             "width": 1 if curve.superseded else 1.75,
-            "dash": "dot" if curve.superseded else "solid",
+            "dash": "dot" if curve.superseded else curve.dash,
         },
         "marker": {"size": 5 if curve.markers else 4},
         "hovertemplate": f"%{{fullData.name}}{place}: {shown}" if labelled else shown,

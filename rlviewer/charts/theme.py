@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from rlviewer.lib.colour import NEGATIVE, NEUTRAL, POSITIVE, RUN_COLOURS, SEQUENTIAL, Rgb
+from rlviewer.lib.colour import NEGATIVE, NEUTRAL, POSITIVE, RUN_COLOURS, SEQUENTIAL, Rgb, run_colour
 
-SERIES_COLOURS = tuple(f"light-dark({light}, {dark})" for light, dark in RUN_COLOURS)
+SERIES_COLOURS = tuple(map(run_colour, range(len(RUN_COLOURS))))
 MUTED = "var(--muted)"
 GRID = "var(--line)"
 ALARM = "var(--red)"

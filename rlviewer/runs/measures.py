@@ -8,22 +8,34 @@ class Measure:
     title: str
     unit: str
     meaning: str
+    counted: str = ""  # of what it is a mean at each step, as queries/step_counts.py names it
 
 
 MEASURES: dict[str, Measure] = {
-    "reward_mean": Measure("mean reward", "reward", "Mean reward of the step's scored rollouts, before any scaling."),
-    "pass_rate": Measure("training", "share", "Share of the step's training rollouts that were correct."),
+    "reward_mean": Measure(
+        "mean reward", "reward", "Mean reward of the step's scored rollouts, before any scaling.", "scored rollouts"
+    ),
+    "pass_rate": Measure(
+        "training", "share", "Share of the step's training rollouts that were correct.", "scored rollouts"
+    ),
     "eval_pass_at_1": Measure(
-        "pass@1", "share", "Expected share of held-out prompts solved by one sampled completion."
+        "pass@1", "share", "Expected share of held-out prompts solved by one sampled completion.", "scored rollouts"
     ),
     "eval_pass_at_k": Measure(
-        "pass@k", "share", "Unbiased estimate of the share of held-out prompts solved by at least one of k completions."
+        "pass@k",
+        "share",
+        "Unbiased estimate of the share of held-out prompts solved by at least one of k completions.",
+        "scored rollouts",
     ),
-    "eval_parsed_share": Measure("parsed", "share", "Share of held-out completions in which an answer could be read."),
-    "eval_reward_mean": Measure("mean reward", "reward", "Mean reward of the held-out completions."),
-    "eval_length_mean": Measure("mean length", "tokens", "Mean length of the held-out completions."),
-    "entropy": Measure("entropy", "nats per token", "Mean entropy of the sampling distribution over counted tokens."),
-    "length_mean": Measure("mean length", "tokens", "Mean length of the step's completions."),
+    "eval_parsed_share": Measure(
+        "parsed", "share", "Share of held-out completions in which an answer could be read.", "rollouts"
+    ),
+    "eval_reward_mean": Measure("mean reward", "reward", "Mean reward of the held-out completions.", "scored rollouts"),
+    "eval_length_mean": Measure("mean length", "tokens", "Mean length of the held-out completions.", "rollouts"),
+    "entropy": Measure(
+        "entropy", "nats per token", "Mean entropy of the sampling distribution over counted tokens.", "rollouts"
+    ),
+    "length_mean": Measure("mean length", "tokens", "Mean length of the step's completions.", "rollouts"),
     "kl_k3": Measure(
         "from the sampler",
         "nats per token",
@@ -39,6 +51,7 @@ MEASURES: dict[str, Measure] = {
         "dead groups",
         "share",
         "Share of groups in which every rollout got the same reward, so that nothing was learned.",
+        "groups",
     ),
     "loss": Measure("loss", "loss", "The policy's loss, averaged over the step's updates."),
     "grad_norm": Measure("gradient norm", "norm", "Norm of the gradient before it was scaled down."),
@@ -59,7 +72,9 @@ MEASURES: dict[str, Measure] = {
     "effective_sample_share": Measure(
         "effective share", "share", "Share of the tokens that would weigh as much if all weighed the same."
     ),
-    "truncated_share": Measure("truncated", "share", "Share of completions that were cut at the token limit."),
+    "truncated_share": Measure(
+        "truncated", "share", "Share of completions that were cut at the token limit.", "rollouts"
+    ),
     "seconds_sample": Measure("sample", "seconds", "Time spent sampling completions."),
     "seconds_score": Measure("score", "seconds", "Time spent scoring them."),
     "seconds_learn": Measure("learn", "seconds", "Time spent on the policy's updates."),
@@ -158,5 +173,6 @@ def measure_of(name: str) -> Measure:
             f"pass@{name.removeprefix(PASS_AT_K_PREFIX)}",
             MEASURES["eval_pass_at_k"].unit,
             MEASURES["eval_pass_at_k"].meaning,
+            MEASURES["eval_pass_at_k"].counted,
         )
     return Measure(name.replace("_", " "), "", "")

@@ -1,9 +1,11 @@
 from django.urls import path, re_path
 
-from rlviewer.runs import group_views, views
+from rlviewer.runs import curve_views, group_views, views
 
 urlpatterns = [
     path("runs/<int:run_id>/", views.run_detail, name="run-detail"),
+    path("runs/<int:run_id>/curves/", curve_views.run_curves, name="run-curves"),
+    path("runs/<int:run_id>/overlay/", curve_views.run_overlay, name="run-overlay"),
     path("runs/<int:run_id>/rename/", views.run_rename, name="run-rename"),
     path("runs/<int:run_id>/tags/", views.run_tags, name="run-tags"),
     path("runs/<int:run_id>/steps/<str:split>/<int:index>/", views.step_detail, name="step-detail"),

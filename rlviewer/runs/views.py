@@ -18,6 +18,7 @@ from rlviewer.runs import services
 from rlviewer.runs.logs import log_tail
 from rlviewer.runs.models import Run
 from rlviewer.runs.queries import run as run_queries
+from rlviewer.runs.queries.curves import curve_series, overlay_of, run_charts
 from rlviewer.runs.queries.evaluation import evaluation_page
 from rlviewer.runs.queries.ledger import run_ledger
 from rlviewer.runs.queries.rollout import packed_rollout, rollout_view, visible_rollout
@@ -59,12 +60,15 @@ def run_detail(request: HttpRequest, run_id: int) -> HttpResponse:
         return render(request, PARTS[part], context | {"newest": run_queries.newest_rollouts(run)})
     if part == "log":
         return render(request, PARTS[part], context | log_context(request, run))
-    series = run_queries.run_series(run)
+    overlay = overlay_of(person(request), run, request.GET.get("with", "") if tab == "overview" else "")
+    all_series = curve_series(overlay)
+    series = all_series[run.pk]
     header = run_queries.run_header(person(request), run, series.get("seconds_step", run_queries.NO_SERIES))
     context |= {"header": header, "stats": run_queries.run_stats(run, series)}
     if tab == "overview":
-        charts = run_queries.run_charts(run, series, header.attempts)
+        charts = run_charts(overlay, all_series, header.attempts)
         context |= {
+            "overlay": overlay,
             "charts": [chart for chart in charts if chart.figure],
             "missing": [chart.title for chart in charts if not chart.figure],
         }
@@ -90,6 +94,7 @@ def run_context(request: HttpRequest, run: Run, tab: str) -> dict[str, Any]:
         },
     )
     tabs.insert(2, {"label": "Prompts", "href": reverse("run-prompts", args=[run.pk]), "current": tab == "prompts"})
+    tabs.insert(3, {"label": "Signal", "href": reverse("signal", args=[run.pk]), "current": tab == "signal"})
     return {
         "run": run,
         "project": run.project,

@@ -9,20 +9,16 @@ from typing import Any
 from django.db.models import Sum
 from django.db.models.functions import Substr
 from django.shortcuts import get_object_or_404
-from django.urls import reverse
 
 from rlviewer.accounts.models import Role, User
-from rlviewer.charts import theme
-from rlviewer.charts.chart import Chart
-from rlviewer.charts.curves import Curve, CurveChart, Mark, figure
 from rlviewer.charts.thinning import thin
 from rlviewer.lib.text import bytes_from_text
 from rlviewer.lib.visible import visible_end, visible_start
 from rlviewer.runs import verdicts
-from rlviewer.runs.measures import MEASURES, PANEL_METRICS, PANELS, Panel, measure_of
+from rlviewer.runs.measures import MEASURES
 from rlviewer.runs.models import Attempt, Group, Rollout, Run, RunState, Step, StopReason, TokenChunk
 from rlviewer.runs.queries.ledger import refused_count
-from rlviewer.runs.queries.series import NO_SERIES, Series, metric_series, pass_at_k_name
+from rlviewer.runs.queries.series import NO_SERIES, Series
 from rlviewer.runs.tokens import unpack_chunk
 from rlviewer.runs.verdicts import Verdict
 
@@ -31,8 +27,6 @@ SPARK_POINTS = 120
 TEXT_ONLY: frozenset[str] = frozenset()
 STEPS_PER_PAGE = 50
 PROMPT_CHARACTERS = 80
-TOLD_EVENTS = 200
-HELDOUT = "heldout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,78 +88,6 @@ def run_header(user: User, run: Run, step_seconds: Series = NO_SERIES) -> RunHea
         seconds_left=round(left * fmean(newest)) if is_moving else None,
         refused=refused_count(run),
     )
-
-
-def run_series(run: Run) -> dict[str, Series]:
-    """Everything that the curves and the strip of numbers are drawn from. One query."""
-    return metric_series(run.pk, [*PANEL_METRICS, "seconds_step"])
-
-
-def run_charts(run: Run, series: dict[str, Series], attempts: Sequence[Attempt]) -> list[Chart]:
-    """The panels of the overview; one without a figure has nothing stored. Two queries."""
-    marks = [
-        Mark(attempt.resumed_from_step or 0, f"attempt {attempt.number}")
-        for attempt in reversed(attempts)
-        if attempt.number > 1
-    ]
-    ticks = _ticks(run, series.get("eval_pass_at_1", NO_SERIES))
-    charts = []
-    for panel in PANELS:
-        names = [pass_at_k_name(series) if name == "eval_pass_at_k" else name for name in panel.names]
-        shown = [name for name in names if name and name in series]
-        if panel.is_optional and not shown:
-            continue
-        drawn = figure(_chart(run, panel, shown, series, marks, ticks)) if shown else None
-        charts.append(Chart(panel.key, panel.title, panel.unit, drawn, meaning=measure_of(panel.names[0]).meaning))
-    return charts
-
-
-def _step_links(run: Run, split: str) -> str:
-    """Where the points of curves lead: to the rollouts of their step."""
-    if run.last_step is None:  # metrics alone
-        return ""
-    return reverse("step-detail", args=[run.pk, split, 0]).removesuffix("0/") + "{x}/"
-
-
-def _ticks(run: Run, evaluations: Series) -> list[Mark]:
-    """What happened at which step: evaluations, checkpoints that are kept, events of the trainer. Two queries."""
-    happened: dict[int, list[str]] = {}
-    for step in evaluations.current.steps:
-        happened.setdefault(step, []).append("evaluation")
-    for step in run.checkpoints.filter(is_deleted=False).values_list("step", flat=True):
-        happened.setdefault(step, []).append("checkpoint")
-    steps = Step.objects.filter(run=run, split="train", is_current=True).exclude(events=[])
-    for step, events in steps.order_by("-index").values_list("index", "events")[:TOLD_EVENTS]:
-        happened.setdefault(step, []).extend(_kind_of(event) for event in events)
-    return [Mark(step, ", ".join(dict.fromkeys(words))) for step, words in sorted(happened.items())]
-
-
-def _kind_of(event: dict[str, Any]) -> str:
-    """What a trainer calls an event, short enough for a chart."""
-    return visible_start(str(event.get("kind", "event")).encode(), 60)
-
-
-def _chart(
-    run: Run,
-    panel: Panel,
-    names: Sequence[str],
-    series: dict[str, Series],
-    marks: Sequence[Mark],
-    ticks: Sequence[Mark],
-) -> CurveChart:
-    curves = []
-    for number, name in enumerate(names):
-        title, colour = measure_of(name).title, theme.SERIES_COLOURS[number]
-        is_evaluation = name.startswith("eval_")
-        points = series[name].current
-        links = _step_links(run, HELDOUT if is_evaluation else "train")
-        curves.append(Curve(title, points.steps, points.values, colour, markers=is_evaluation, links=links))
-        if number == 0:
-            curves += [
-                Curve(f"{title}, attempt {attempt}", older.steps, older.values, superseded=True)
-                for attempt, older in series[name].superseded.items()
-            ]
-    return CurveChart(unit=panel.unit, curves=curves, marks=marks, ticks=ticks, is_share=panel.is_share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,15 +32,20 @@ NO_SERIES = Series(Points())
 
 def metric_series(run_id: int, names: Iterable[str]) -> dict[str, Series]:
     """Each named metric that the run has, and every pass@k. One query."""
+    return metric_series_of([run_id], names)[run_id]
+
+
+def metric_series_of(run_ids: Iterable[int], names: Iterable[str]) -> dict[int, dict[str, Series]]:
+    """The same of several runs, by run; of one that has none of them nothing. One query."""
+    found: dict[int, dict[str, list[tuple[int, Sequence[int], Sequence[float]]]]] = {pk: {} for pk in run_ids}
     rows = (
-        MetricChunk.objects.filter(Q(name__in=list(names)) | Q(name__startswith=PASS_AT_K_PREFIX), run=run_id)
-        .order_by("name", "attempt__number", "part")
-        .values_list("name", "attempt__number", "steps", "values")
+        MetricChunk.objects.filter(Q(name__in=list(names)) | Q(name__startswith=PASS_AT_K_PREFIX), run__in=list(found))
+        .order_by("run", "name", "attempt__number", "part")
+        .values_list("run_id", "name", "attempt__number", "steps", "values")
     )
-    by_name: dict[str, list[tuple[int, Sequence[int], Sequence[float]]]] = {}
-    for name, attempt, steps, values in rows:
-        by_name.setdefault(name, []).append((attempt, steps, values))
-    return {name: merged(chunks) for name, chunks in by_name.items()}
+    for run, name, attempt, steps, values in rows:
+        found[run].setdefault(name, []).append((attempt, steps, values))
+    return {run: {name: merged(chunks) for name, chunks in own.items()} for run, own in found.items()}
 
 
 def merged(chunks: Iterable[tuple[int, Sequence[int], Sequence[float]]]) -> Series:
