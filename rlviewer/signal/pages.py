@@ -17,6 +17,7 @@ from rlviewer.signal.queries.passes import passes
 from rlviewer.signal.queries.point import point
 from rlviewer.signal.queries.rewards import mean_against_highest, rewards
 from rlviewer.signal.queries.trust_region import trust_region
+from rlviewer.signal.queries.what_if import what_if
 from rlviewer.signal.steps import StepRange
 
 # The run, its steps, and the query for what else an address may say.
@@ -73,6 +74,7 @@ PAGES: dict[str, SignalPage] = {
         "How far from the sampling policy is each update, and did old rollouts help at all?",
         "signal/trust_region.html",
         trust_region,
+        {"what-if": ("signal/_what_if.html", what_if)},
     ),
     "gradient-budget": SignalPage(
         "Gradient budget",
