@@ -51,8 +51,7 @@ def measure(
     Attempt.objects.create(run=run, number=1)
     folder = home / "runs" / str(run.uid)
     (folder / "spool").mkdir(parents=True)
-    shape = {"steps": steps, "groups": groups, "group_size": group_size, "tokens": tokens, "seed": seed}
-    for batch in generate(run.uid, **shape):
+    for batch in generate(run.uid, steps=steps, groups=groups, group_size=group_size, tokens=tokens, seed=seed):
         spool.put(folder / "spool", batch)
     before = table_bytes()
     start = time.perf_counter()
