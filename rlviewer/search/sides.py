@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from rlviewer.accounts.models import User
 from rlviewer.lib.visible import visible_block
 from rlviewer.runs.models import Rollout, Run, StopReason
-from rlviewer.runs.queries.beside import Shown, alone, beside
-from rlviewer.runs.queries.group import differing_place, read_packed
+from rlviewer.runs.queries.beside import Shown, alone, beside, differing_place, read_packed
 from rlviewer.runs.queries.run import shown_answer
 
 SHOWN_CHARS = 20_000

@@ -166,6 +166,8 @@ def test_dropped_and_replaced_groups_say_so(client: Client, project: Project) ->
     assert "dropped" not in page(client, group)
     Group.objects.filter(pk=group.pk).update(kept=False, drop_reason="not_mixed")
     assert "left out of the update; another prompt was sampled in its place" in page(client, group)
+    Group.objects.filter(pk=group.pk).update(drop_reason="<i>stale</i>")
+    assert "left out of the update: &lt;i&gt;stale" in page(client, group)
     Attempt.objects.create(run=group.run, number=2)
     store_batch(make_batch(group.run, attempt=2, groups=1, seed=3), source="test")
     text = page(client, group)

@@ -13,8 +13,9 @@ from rlviewer.ingest.services import store_batch
 from rlviewer.runs.models import Attempt, Group, Prompt, Rollout, Run, Step
 from rlviewer.runs.queries import prompt as prompt_queries
 from rlviewer.runs.queries import prompt_list as list_queries
-from rlviewer.runs.queries.prompt import PromptFilters, PromptPage, Visit, milestones, prompt_page
+from rlviewer.runs.queries.prompt import PromptFilters, PromptPage, prompt_page
 from rlviewer.runs.queries.prompt_list import PromptList, PromptListFilters, prompt_list
+from rlviewer.runs.queries.visits import Visit, milestones
 from tests.factories import make_batch, make_project, make_run
 
 

@@ -1,18 +1,22 @@
 """Completions side by side, wherever two of them stand: the part that tells, with the words that only one of them has."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from rlviewer.lib.diff import Piece, common_start, word_diff
+from rlviewer.lib.diff import Piece, common_start, first_difference, word_diff
 from rlviewer.lib.text import cut_text
 from rlviewer.lib.visible import decoded, visible_lines
+from rlviewer.runs.models import Rollout, TokenChunk
+from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 
 # Of a text that is cut, this share of what is shown lies before the place where it parts from the other.
 LEAD = 1 / 4
 TOLD_CHARS = 200
+TOKENS_ONLY = frozenset({"token_ids"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,25 @@ def _html(piece: Piece, place: int, first: int | None) -> SafeString:
 
 def _named(is_first: bool) -> SafeString:
     return format_html(" data-first-difference tabindex=-1") if is_first else SafeString("")
+
+
+def read_packed(rollouts: Sequence[Rollout]) -> Iterator[tuple[Rollout, PackedRollout]]:
+    """Texts and token ids, chunk by chunk, so that only one lies in memory. One query."""
+    members: dict[int, list[Rollout]] = defaultdict(list)
+    for one in rollouts:
+        members[one.chunk_id].append(one)
+    chunks = TokenChunk.objects.filter(pk__in=members).order_by("pk").values_list("pk", "payload")
+    for pk, payload in chunks.iterator(chunk_size=1):
+        packed = unpack_chunk(payload, columns=TOKENS_ONLY).rollouts
+        for one in members[pk]:
+            yield one, packed[one.position]
+
+
+def differing_place(first: PackedRollout, second: PackedRollout) -> int | None:
+    """The first token that differs; without token ids the first character; None where nothing does."""
+    ids = first.columns.get("token_ids"), second.columns.get("token_ids")
+    if ids[0] is not None and ids[1] is not None:
+        return first_difference(ids[0], ids[1])
+    if first.completion == second.completion:
+        return None
+    return common_start(decoded(first.completion), decoded(second.completion))

@@ -4,10 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Self
 
-from django.db.models import QuerySet
 from django.http import Http404
 from django.urls import reverse
 
@@ -17,11 +15,10 @@ from rlviewer.charts.chart import Chart
 from rlviewer.charts.curves import Mark
 from rlviewer.charts.timeline import SIGNS, Dot, level, name_of, timeline
 from rlviewer.lib.visible import visible_block, visible_start
-from rlviewer.runs.models import Group, Prompt, PromptTracker, Rollout, Run, StopReason
-from rlviewer.runs.queries.beside import Shown, alone, beside
-from rlviewer.runs.queries.group import differing_place, read_packed
-from rlviewer.runs.queries.run import shown_answer
+from rlviewer.runs.models import Group, Prompt, PromptTracker, Rollout, Run
+from rlviewer.runs.queries.prompt_pair import Pair, pair_of
 from rlviewer.runs.queries.step import TRAIN, number_from
+from rlviewer.runs.queries.visits import Milestones, Visit, milestones, visits_of
 from rlviewer.runs.templatetags.show import exact, significant, split_name
 
 # The newest of each are drawn; what is left out is said.
@@ -29,9 +26,6 @@ MOST_GROUPS = 5_000
 MOST_DOTS = 4_000
 MOST_LANES = 8
 TABLE_ROWS = 200
-IN_A_ROW = 3
-HALF = 0.5
-TEXT_CHARS = 20_000
 PROMPT_LIMIT = 20_000
 MEASURES = {"reward": ("Reward", ""), "length": ("Length", "tokens")}
 
@@ -74,39 +68,6 @@ def _rollout_number(text: str | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """What a run made of the prompt at one step; several groups of a step are one visit."""
-
-    run_id: int
-    split: str
-    step: int
-    groups: Sequence[Group]
-    success: float | None  # share of judged rollouts that are right; None: none was judged
-
-    @property
-    def size(self) -> int:
-        return sum(group.size_got for group in self.groups)
-
-    @property
-    def reward_mean(self) -> float | None:
-        known = [group.reward_mean for group in self.groups if group.reward_mean is not None]
-        return fmean(known) if known else None
-
-    @property
-    def group(self) -> Group:
-        return self.groups[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Milestones:
-    """Visits at which something turned; None where it never did."""
-
-    solved: Visit | None
-    stable: Visit | None
-    forgotten: Visit | None
-
-
-@dataclass(frozen=True, slots=True)
 class Lane:
     """The visits of one run in one split, oldest first, and what the run knew of the prompt."""
 
@@ -120,32 +81,6 @@ class Lane:
     @property
     def name(self) -> str:
         return self.run.name if self.split == TRAIN else f"{self.run.name}, {split_name(self.split)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """One of the two rollouts whose words are compared."""
-
-    rollout: Rollout
-    answer: str | None
-    shown: Shown
-
-    @property
-    def stop_reason(self) -> str:
-        return StopReason(self.rollout.stop_reason).label
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    a: Pin
-    b: Pin
-    differs_at: int | None
-    unit: str
-    is_chosen: bool
-
-    @property
-    def both(self) -> tuple[Pin, Pin]:
-        return self.a, self.b
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,48 +156,12 @@ def prompt_page(prompt: Prompt, filters: PromptFilters) -> PromptPage:
         lane_count=len(chosen),
         runs=list(runs.values()),
         strip=_strip([(runs[lane[0]], lane[1], by_lane[lane]) for lane in chosen]) if is_timeline else None,
-        pair=_pair(prompt, lanes, filters),
+        pair=pair_of(prompt, [lane.visits for lane in lanes], filters.a, filters.b),
         drawn=sum(len(own) for own in dots.values()),
         rollout_count=sum(visit.size for lane in chosen for visit in by_lane[lane]),
         is_all=is_all,
         legend=[(SIGNS[one], name_of(one, largest)) for one in sorted({level(one, largest) for one in advantages})],
     )
-
-
-def visits_of(groups: Sequence[Group]) -> list[Visit]:
-    """The groups by run, split and step, in this order; a visit's success counts each of its groups by its size."""
-    together: dict[tuple[int, str, int], list[Group]] = defaultdict(list)
-    for group in sorted(groups, key=lambda group: group.pk):
-        together[group.run_id, group.step.split, group.step.index].append(group)
-    visits = []
-    for (run_id, split, step), own in sorted(together.items()):
-        judged = [(group.success_share, group.size_got) for group in own if group.success_share is not None]
-        weight = sum(size for _, size in judged)
-        success = sum(share * size for share, size in judged) / weight if weight else None
-        visits.append(Visit(run_id, split, step, own, success))
-    return visits
-
-
-def milestones(visits: Sequence[Visit]) -> Milestones:
-    """Of one run's visits in order; those where nothing was judged do not count.
-
-    Solved: the first with a right rollout. Stable: the first of three in a row of whose judged rollouts at least half are right.
-    Forgotten: the first after it was solved without a right one.
-    """
-    judged = [(visit, visit.success) for visit in visits if visit.success is not None]
-    solved = next((place for place, (_, success) in enumerate(judged) if success > 0), None)
-    stable = next(
-        (
-            visit
-            for place, (visit, _) in enumerate(judged)
-            if len(judged) - place >= IN_A_ROW
-            and all(success >= HALF for _, success in judged[place : place + IN_A_ROW])
-        ),
-        None,
-    )
-    later = [] if solved is None else judged[solved + 1 :]
-    forgotten = next((visit for visit, success in later if success == 0), None)
-    return Milestones(None if solved is None else judged[solved][0], stable, forgotten)
 
 
 def _dots(visits: Sequence[Visit]) -> dict[int, list[Rollout]]:
@@ -362,57 +261,3 @@ def _strip(lanes: Sequence[tuple[Run, str, Sequence[Visit]]]) -> Chart | None:
         meaning="Exact: right rollouts over judged ones of the prompt's groups at a step. A press opens the group.",
         note="Grey: none was right. Empty: no visit at this step, or none judged.",
     )
-
-
-def _pair(prompt: Prompt, lanes: Sequence[Lane], filters: PromptFilters) -> Pair | None:
-    """The two rollouts of the address; where it names none, those that tell most. Three queries."""
-    of_prompt = Rollout.objects.filter(group__prompt=prompt).select_related("step", "group")
-    asked = {one.pk: one for one in of_prompt.filter(pk__in=[pk for pk in (filters.a, filters.b) if pk is not None])}
-    a, b = (asked.get(pk) if pk is not None else None for pk in (filters.a, filters.b))
-    is_chosen = a is not None and b is not None
-    if not is_chosen:
-        proposed = _telling_pair(lanes, of_prompt)
-        if proposed is None:
-            return None
-        a, b = a or proposed[0], b or proposed[1]
-    assert a is not None and b is not None
-    packed = {one.pk: found for one, found in read_packed(list({a.pk: a, b.pk: b}.values()))}
-    first, second = packed[a.pk], packed[b.pk]
-    texts = beside(first.completion, second.completion, limit=TEXT_CHARS)
-    if a == b:
-        texts = (alone(first.completion, limit=TEXT_CHARS),) * 2
-    has_tokens = "token_ids" in first.columns and "token_ids" in second.columns
-    pins = [
-        Pin(one, None if one.parsed_answer is None else shown_answer(one.parsed_answer), text)
-        for one, text in zip((a, b), texts, strict=True)
-    ]
-    unit = "token" if has_tokens else "character"
-    return Pair(pins[0], pins[1], differing_place(first, second), unit, is_chosen)
-
-
-def _telling_pair(lanes: Sequence[Lane], of_prompt: QuerySet[Rollout]) -> tuple[Rollout, Rollout] | None:
-    """A wrong rollout of the visit before the first solved one and a right one of that; else of the first and the last visit."""
-    first, last = _telling_visits(lanes)
-    if first is None or last is None:
-        return None
-    of_visits = of_prompt.filter(group__in=[first.group.pk, last.group.pk]).order_by("group", "number")
-    own: dict[int, list[Rollout]] = defaultdict(list)
-    for one in of_visits:
-        own[one.group_id].append(one)
-    before, after = own[first.group.pk], own[last.group.pk]
-    if not before or not after:
-        return None
-    return (
-        next((one for one in before if not one.correct), before[0]),
-        next((one for one in after if one.correct), after[0]),
-    )
-
-
-def _telling_visits(lanes: Sequence[Lane]) -> tuple[Visit | None, Visit | None]:
-    for lane in lanes:
-        solved = lane.milestones.solved
-        before = [visit for visit in lane.visits if solved is not None and visit.step < solved.step]
-        if before:
-            return before[-1], solved
-    several = next((lane.visits for lane in lanes if len(lane.visits) > 1), None)
-    return (None, None) if several is None else (several[0], several[-1])
