@@ -12,7 +12,7 @@ from rlviewer.charts.thinning import LIMIT, finite_or_none, kept
 
 MARK_TEXT_PIXELS = 14
 FEW_STEPS = 8
-FEWEST_POINTS = 200  # of one curve among many
+FEWEST_POINTS = 120  # of one curve among many
 DASHES = ("solid", "dash", "dashdot")
 
 

@@ -1,5 +1,6 @@
 """Static files come whole, also under ASGI, with WhiteNoise's own headers."""
 
+import gzip
 import warnings
 from pathlib import Path
 
@@ -31,3 +32,12 @@ def test_a_part_a_head_and_an_unchanged_file() -> None:
         else client.get(CSS, headers={"if-modified-since": head["Last-Modified"]})
     )
     assert unchanged.status_code == 304 and unchanged.content == b"" and not unchanged.has_header("Content-Type")
+
+
+def test_a_file_goes_out_compressed_to_whoever_takes_it() -> None:
+    packed = Client().get(CSS, headers={"accept-encoding": "gzip, br"})
+    assert packed["Content-Encoding"] == "gzip" and "Accept-Encoding" in packed["Vary"]
+    assert "immutable" in packed["Cache-Control"] and gzip.decompress(packed.content) == CONTENT
+    assert int(packed["Content-Length"]) == len(packed.content) < len(CONTENT) / 2
+    part = Client().get(CSS, headers={"accept-encoding": "gzip", "range": "bytes=10-19"})
+    assert part.content == CONTENT[10:20] and "Content-Encoding" not in part

@@ -24,7 +24,7 @@ MOST_RUNS = 8
 TOLD_EVENTS = 200
 HELDOUT = "heldout"
 # Of one chart, all its curves together: a page of charts stays light, a zoomed window is drawn in full.
-PAGE_POINTS, WINDOW_POINTS = 1_200, 8_000
+PAGE_POINTS, WINDOW_POINTS = 1_000, 8_000
 FOUND_RUNS = 20
 
 SeriesOf = dict[int, dict[str, Series]]
@@ -60,8 +60,8 @@ class Overlay:
         return self._address([*self.others, run])
 
     def _address(self, others: Sequence[Run]) -> str:
-        here = reverse("run-detail", args=[self.run.pk])
-        return f"{here}?with={','.join(str(run.pk) for run in others)}" if others else here
+        # Of whichever page shows it.
+        return f"?with={','.join(str(run.pk) for run in others)}" if others else "./"
 
 
 def overlay_of(user: User, run: Run, asked: str) -> Overlay:
