@@ -34,6 +34,7 @@ class SignalPage:
     content: Content
     parts: Mapping[str, tuple[str, Content]] = field(default_factory=dict)
     has_range: bool = True  # the address may narrow its steps
+    takes_runs: bool = False  # the curves of other runs can be laid over those of its charts
 
 
 DEFAULT = "dead-groups"
@@ -44,6 +45,7 @@ PAGES: dict[str, SignalPage] = {
         "signal/dead_groups.html",
         dead_groups,
         {"details": ("signal/_dead_details.html", dead_details)},
+        takes_runs=True,
     ),
     "passes": SignalPage(
         "pass@k",
@@ -65,9 +67,14 @@ PAGES: dict[str, SignalPage] = {
         "signal/rewards.html",
         rewards,
         {"plane": ("signal/_plane.html", mean_against_highest)},
+        takes_runs=True,
     ),
     "costs": SignalPage(
-        "Length and cost", "What does a solved prompt cost, and where does the time go?", "signal/costs.html", costs
+        "Length and cost",
+        "What does a solved prompt cost, and where does the time go?",
+        "signal/costs.html",
+        costs,
+        takes_runs=True,
     ),
     "trust-region": SignalPage(
         "Trust region",
@@ -75,6 +82,7 @@ PAGES: dict[str, SignalPage] = {
         "signal/trust_region.html",
         trust_region,
         {"what-if": ("signal/_what_if.html", what_if)},
+        takes_runs=True,
     ),
     "gradient-budget": SignalPage(
         "Gradient budget",
@@ -101,6 +109,7 @@ PAGES: dict[str, SignalPage] = {
         "Is the policy still exploring, or saying the same thing in other words?",
         "signal/diversity.html",
         diversity_page,
+        takes_runs=True,
     ),
     "coverage": SignalPage(
         "Coverage",

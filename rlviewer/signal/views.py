@@ -1,6 +1,9 @@
 """The Signal tab: what a run is learning from, a page a question. Whoever is a member of its project reads."""
 
 import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
@@ -8,9 +11,13 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from rlviewer.charts.overlay import Layer, overlaid
+from rlviewer.lib.colour import run_colour
+from rlviewer.lib.visible import visible_start
+from rlviewer.runs.queries.curves import Overlay, overlay_of
 from rlviewer.runs.queries.run import may_act, visible_run
 from rlviewer.runs.views import person, run_context
-from rlviewer.signal.pages import DEFAULT, PAGES
+from rlviewer.signal.pages import DEFAULT, PAGES, SignalPage
 from rlviewer.signal.queries.dead_groups import PROMPT_COLUMNS, prompt_list
 from rlviewer.signal.steps import StepRange, waiting_steps
 
@@ -30,7 +37,12 @@ def signal_page(request: HttpRequest, run_id: int, name: str = DEFAULT) -> HttpR
             raise Http404(f"no part {part!r}")
         template, content = page.parts[part]
         return render(request, template, context | {"content": content(run, steps, request.GET)})
-    context |= {"content": page.content(run, steps, request.GET), "may_launch": may_act(person(request), run)}
+    overlay = overlay_of(person(request), run, request.GET.get("with", "") if page.takes_runs else "")
+    context |= {
+        "content": laid_over(overlay, page, steps, request.GET),
+        "may_launch": may_act(person(request), run),
+        "overlay": overlay,
+    }
     if request.headers.get("HX-Request"):
         return render(request, "signal/_page.html", context)
     tabs = [
@@ -38,6 +50,24 @@ def signal_page(request: HttpRequest, run_id: int, name: str = DEFAULT) -> HttpR
         for key, other in PAGES.items()
     ]
     return render(request, "signal/page.html", run_context(request, run, "signal") | context | {"page_tabs": tabs})
+
+
+def laid_over(overlay: Overlay, page: SignalPage, steps: StepRange, query: Mapping[str, str]) -> Any:
+    """What the page shows of its run, with the curves of other runs in its charts."""
+    content = page.content(overlay.run, steps, query)
+    if not overlay.others:
+        return content
+    layers: dict[str, list[Layer]] = {}
+    for other in overlay.others:
+        for chart in page.content(other, steps, query).charts:
+            layers.setdefault(chart.key, []).append(
+                Layer(visible_start(other.name.encode(), 60), run_colour(other.pk), chart)
+            )
+    own = [
+        Layer(visible_start(overlay.run.name.encode(), 60), run_colour(overlay.run.pk), chart)
+        for chart in content.charts
+    ]
+    return replace(content, charts=[overlaid(layer, layers.get(layer.chart.key, [])) for layer in own])
 
 
 @require_GET

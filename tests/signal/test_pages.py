@@ -17,7 +17,7 @@ from rlviewer.signal.queries.gains import gains
 from rlviewer.signal.queries.passes import passes
 from rlviewer.signal.services import compute_pending
 from rlviewer.signal.steps import StepRange
-from tests.factories import fill_run, make_batch, make_run
+from tests.factories import fill_run, make_batch, make_project, make_run
 
 pytestmark = pytest.mark.django_db
 ALL = StepRange()
@@ -147,3 +147,22 @@ def test_pass_at_k_against_the_base_counts_both_ways(project: Project) -> None:
         ("0 of 1", 1, 0.0, 1.0),
         ("1 of 1", 1, 0.0, 0.0),
     ]
+
+
+def test_other_runs_are_laid_over_the_curves_by_step(client: Client, alice: User, project: Project, run: Run) -> None:
+    other = make_run(project, "the other")
+    fill_run(other, 3, groups=2, group_size=2, tokens=8)
+    secret = make_run(make_project("secret"), "nobody sees me")
+    compute_pending()
+    client.force_login(alice)
+    address = reverse("signal-page", args=[run.pk, "costs"])
+    page = client.get(address, {"with": f"{other.pk},{secret.pk}"})
+    charts = {chart.key: chart for chart in page.context["content"].charts}
+    truncated = charts["truncated"].figure["data"]
+    assert [(trace["name"], len(trace["x"])) for trace in truncated] == [("run", 2), ("the other", 3)]
+    assert len({trace["line"]["color"] for trace in truncated}) == 2
+    assert charts["lengths"].note == "Only right is laid over."
+    assert {trace["type"] for trace in charts["histogram"].figure["data"]} == {"bar"}
+    assert "nobody sees me" not in page.content.decode() and "not here, or not for you" in page.content.decode()
+    alone = client.get(address).context["content"].charts
+    assert [trace["name"] for trace in alone[0].figure["data"]] == ["right", "wrong"]
