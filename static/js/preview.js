@@ -72,8 +72,11 @@
     const button = event.target.closest("[data-preview-open]");
     if (button) open(rowOf(button));
   });
-  // Another page of the list or another filter: the pane waits for a row of it.
+  // Another filter marks other words; a row that is gone stays in the pane until another one is pointed at.
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target?.id === "rollouts") shown = "";
+    if (event.detail.target?.id !== "rollouts" || !isOpen()) return;
+    const row = document.querySelector(`#rollouts [data-id="${shown}"]`);
+    shown = "";
+    load(row);
   });
 })();

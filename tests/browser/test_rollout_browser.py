@@ -170,3 +170,58 @@ def test_pages_are_accessible_and_fit(
     page.locator("#filter").focus()
     troubles += [f"completion: {found}" for found in violations(page)]
     assert not troubles
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_facets_and_preview(page: Page, run: Run, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"/runs/{run.pk}/rollouts/")
+    if width == 390:
+        page.locator("#facets-fold summary").click()
+    cut = Rollout.objects.filter(run_id=run.pk, stop_reason=1)
+    # A value is added to the filter and taken away again; the counts follow.
+    page.locator(".facet", has_text="cut").click()
+    expect(page.locator("#filter")).to_have_value("stop:length")
+    expect(page.locator("#rollout-total")).to_have_text(str(cut.count()))
+    expect(page.locator(".facet[aria-current=true]")).to_have_text(re.compile(rf"cut\s*{cut.count()}"))
+    page.locator(".facet[aria-current=true]").click()
+    expect(page.locator("#filter")).to_have_value("")
+    expect(page.locator("#rollout-total")).to_have_text("320")
+    # Bars are brushed: the right end of the rewards.
+    bars = page.locator("form[data-field=reward] [data-brush]")
+    bars.scroll_into_view_if_needed()
+    box = bars.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 12)
+    page.mouse.up()
+    expect(page.locator("#filter")).to_have_value(re.compile(r"^reward:0\.\d+\.\.1$"))
+    expect(page.locator("#rollout-total")).to_have_text(str(Rollout.objects.filter(run_id=run.pk, reward=1).count()))
+    page.get_by_role("link", name="Any reward").click()
+    expect(page.locator("#rollout-total")).to_have_text("320")
+    # The preview follows j and k, marks what is looked for, and closes.
+    page.locator("#filter").fill("carry")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("filter=carry"))
+    expect(page.locator("#rollout-total")).to_have_text("320")
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press(" ")
+    preview = page.locator("#preview")
+    first = rows(page).first.get_attribute("data-id")
+    expect(preview.get_by_role("link", name=f"Rollout {first}")).to_be_visible()
+    expect(preview.locator("[data-preview-text] mark").first).to_have_text("carry")
+    expect(preview).to_contain_text("exact answer")
+    page.keyboard.press("j")
+    second = rows(page).nth(1).get_attribute("data-id")
+    expect(preview.get_by_role("link", name=f"Rollout {second}")).to_be_visible()
+    if width == 390:
+        box = preview.bounding_box()
+        assert box is not None and box["y"] + box["height"] == 900 and box["x"] == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.keyboard.press("Escape")
+    expect(preview).to_be_hidden()
+    page.keyboard.press(" ")
+    page.keyboard.press(" ")
+    expect(preview).to_be_hidden()
