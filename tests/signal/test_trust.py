@@ -62,6 +62,8 @@ def test_estimators_are_the_trainers() -> None:
 
 def test_tokens_are_counted_by_the_sign_of_their_advantage() -> None:
     masked = two_tokens(token_advantages=[0.0, -2.0], advantage=-1.0, loss_mask=[0, 1], clip_flag=[3, 2])
+    flat = two_tokens(token_advantages=[0.0, 0.0], advantage=0.0, clip_flag=[0, 0])
+    assert signals(flat).step["counted_by_sign"] == [0, 0, 2]
     step = signals(two_tokens(advantage=0.0), masked).step
     assert step["counted_by_sign"] == [1, 2, 0]
     assert step["clipped_by_sign"] == [1, 1, 0]
