@@ -34,6 +34,7 @@ class Case:
     steps: int  # a round
     time_bar: float
     memory_bar: float | None = None
+    most_rounds: int = 9
 
 
 GROUP_SIZE = 8
@@ -42,7 +43,7 @@ CASES = (
     Case("1 M, 64 x 32, varying", "small", 8, 32, 1 / 12, 3, 0.55),
     Case("1 M, 256 x 64, full length", "small", 32, 64, 0.0, 1, 0.7, 0.65),
     Case("1 M, 256 x 64, varying", "small", 32, 64, 1 / 24, 1, 0.55),
-    Case("SmolLM2-135M, 32 x 32, full length", "smollm2", 4, 32, 0.0, 1, 0.85),
+    Case("SmolLM2-135M, 32 x 32, full length", "smollm2", 4, 32, 0.0, 1, 0.85, most_rounds=5),
 )
 ROUNDS = {"small": 5, "full": 9}
 # Learning: the warm-started built-in model on additions of two digits, as in the demo.
@@ -64,12 +65,12 @@ def run(size: str, folder: Path) -> list[str]:
     floor_rate = MATMUL_OPERATIONS / matmul_seconds()
     rows = []
     for case in CASES:
-        ours, theirs = measure(case, ROUNDS[size], work, python)
+        ours, theirs = measure(case, min(ROUNDS[size], case.most_rounds), work, python)
         rows.append(row_of(case, work, ours, theirs, floor_rate))
         say(" ".join(map(str, rows[-1])))
     lines = [
         f"The same model, prompts, group size ({GROUP_SIZE}), lengths and two threads; rewards drawn at random, so that no group is"
-        f" dead. {ROUNDS[size]} rounds in turns after {WARM_STEPS} steps each to warm up, medians of a step's seconds. Ours writes"
+        f" dead. {ROUNDS[size]} rounds (SmolLM2: 5) in turns after {WARM_STEPS} steps each to warm up, medians of a step's seconds. Ours writes"
         " its batch file, TRL stores nothing. Varying: every token is the last with the same chance. Processor time is of all"
         " threads, and less moved by what else the machine does. The small model gets six characters, SmolLM2 a question in its chat"
         " template. TRL learns from the batch in one pass, ours in micro-batches of what fits a processor's cache, both as they come. Memory is the peak of the whole process. The floor is what the"

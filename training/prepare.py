@@ -12,7 +12,7 @@ from training import checkpoints, distributed, legality, vocabulary
 from training.attempt import Attempt
 from training.config import ConfigError, RunConfig
 from training.legality import Resolved
-from training.machine import code_version, hardware
+from training.machine import code_version, hardware, keep_freed_memory
 from training.optimizers import Optimizer, WeightAverage
 from training.policy import BeforeLearning, Policy, load_policy
 from training.recording import Recorder
@@ -47,6 +47,7 @@ def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
     reward_functions(resolved.parts["H4"])  # one's own must be found before a model is loaded for it
     if config.threads or distributed.processes() > 1:
         torch.set_num_threads(config.threads or distributed.own_threads())
+    keep_freed_memory()
     # Same seed, same rollouts: on a GPU too, as far as its kernels allow.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
