@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from django.test import Client
+from django.urls import reverse
 
-from rlviewer.accounts.models import Project
+from rlviewer.accounts.models import Project, User
 from rlviewer.runs.measures import MADE_OF_ROLLOUTS
 from rlviewer.runs.models import Rollout, Run, Step
 from rlviewer.runs.queries.rollout import packed_rollout
@@ -87,3 +89,11 @@ def test_each_kind_of_nothing(run: Run, project: Project) -> None:
     compute_pending()
     assert made(bare, metric="ref_kl_k3").problem == "not recorded"
     assert made(bare, metric="no such metric").metric == "reward_mean"
+
+
+def test_points_of_the_overviews_curves_lead_here(run: Run, client: Client, alice: User) -> None:
+    client.force_login(alice)
+    page = client.get(reverse("run-detail", args=[run.pk])).content.decode()
+    for metric in ("reward_mean", "kl_k3", "entropy", "grad_norm"):
+        assert f"/runs/{run.pk}/signal/point/?metric={metric}\\u0026step={{x}}" in page
+    assert "metric=loss" not in page

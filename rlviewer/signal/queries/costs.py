@@ -14,7 +14,6 @@ from rlviewer.signal.measures.outcomes import LENGTH_BINS, length_edge
 from rlviewer.signal.queries.dead_groups import at_step, browse
 from rlviewer.signal.steps import StepRange
 
-NAN = float("nan")
 PHASES = ("sample", "score", "learn", "sync", "record")
 NO_TIMINGS = "No timings in this source; the panels of lengths stand alone."
 
@@ -93,8 +92,7 @@ def _charts(run: Run, steps: StepRange, by_step: Sequence[_StepRow]) -> list[Cha
     index = [step.index for step in by_step]
 
     def line(name: str, values: Sequence[float | None], place: int = 0, *terms: str) -> Curve:
-        known = [NAN if value is None else value for value in values]
-        return Curve(name, index, known, theme.colour_of(place), links=at_step(run, *terms))
+        return Curve(name, index, values, theme.colour_of(place), links=at_step(run, *terms))
 
     length = [
         line("right", [step.length_right for step in by_step], 0, "correct:yes"),
@@ -164,7 +162,7 @@ def _timings(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
         [Area(name, [step.seconds.get(name) for step in timed], slowest) for name in names],
     )
     paid = [
-        step.reward / total if (total := sum(step.seconds.values())) and step.reward is not None else NAN
+        step.reward / total if (total := sum(step.seconds.values())) and step.reward is not None else None
         for step in timed
     ]
     earned = CurveChart("reward per second", [Curve("mean reward per second", [step.index for step in timed], paid)])

@@ -23,7 +23,6 @@ from rlviewer.signal.steps import StepRange
 
 HEAT_COLUMNS, HEAT_ROWS = 60, 12
 LISTED = 20
-NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +165,9 @@ def _charts(run: Run, by_step: Sequence[_StepRow]) -> list[Chart]:
         steps=index,
         areas=[Area(name, values, at_step(run, term), colour) for name, values, term, colour in parts],
     )
-    effective = [1 - step.dead / step.groups if step.groups else NAN for step in by_step]
-    flat = [NAN if step.flat_share is None else step.flat_share for step in by_step]
-    size = [NAN if step.abs_advantage is None else step.abs_advantage for step in by_step]
+    effective = [1 - step.dead / step.groups if step.groups else None for step in by_step]
+    flat = [step.flat_share for step in by_step]
+    size = [step.abs_advantage for step in by_step]
     return [
         Chart("kinds", "Groups by what their rewards were", "groups", areas.figure(kinds),
               meaning="A group teaches when its rewards differ."),

@@ -20,7 +20,6 @@ from rlviewer.signal.steps import StepRange
 RIDGES, RIDGE_BINS = 12, 24
 QUANTILES = (0.5, 0.75, 0.9, 0.99)
 PLANE = 24  # cells along each side of mean against highest
-NAN = float("nan")
 Floats = npt.NDArray[np.float64]
 
 
@@ -102,7 +101,7 @@ def _tail(run: Run, by_step: Sequence[_StepRow], scored: Sequence[_StepRow], dis
         shares = [
             sum(n for value, n in zip(step.values, step.counts, strict=True) if value >= threshold) / sum(step.counts)
             if step.values and step.counts
-            else NAN
+            else None
             for step in by_step
         ]
         lines.append(
@@ -135,7 +134,7 @@ def _best_of(run: Run, by_step: Sequence[_StepRow]) -> Chart:
     ks = powers(2 ** (most - 1))
     lines = [
         Curve(f"k = {k}", [step.index for step in by_step],
-              [step.best_of[place] if step.best_of and len(step.best_of) > place else NAN for step in by_step],
+              [step.best_of[place] if step.best_of and len(step.best_of) > place else None for step in by_step],
               theme.colour_of(place), links=at_step(run))
         for place, k in enumerate(ks)
     ]  # fmt: skip
