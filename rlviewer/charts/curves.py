@@ -93,7 +93,7 @@ def figure(chart: CurveChart) -> dict[str, Any]:
         layout["margin"]["t"] += MARK_TEXT_PIXELS
         layout["legend"]["y"] = 1.12
     if last_step < FEW_STEPS:  # there is no half step
-        layout["xaxis"]["dtick"] = 1
+        layout["xaxis"] |= {"tickmode": "array", "tickvals": list(range(last_step + 1))}
     layout["yaxis"] |= {"rangemode": "tozero"} if chart.is_share else {}
     if chart.is_share:
         layout["yaxis"]["tickformat"] = theme.SHARE_FORMAT

@@ -78,10 +78,10 @@
   async function tried(plot) {
     try {
       await draw(plot);
-      trouble(plot, null);
+      trouble(plot, "draw", null);
     } catch (error) {
       drawn.delete(plot);
-      trouble(plot, "This chart could not be drawn; its numbers are in the table of its menu.", () => want(plot));
+      trouble(plot, "draw", "This chart could not be drawn; its numbers are in the table of its menu.", () => want(plot));
       console.error(error);
     }
   }
@@ -103,11 +103,12 @@
     plot.on("plotly_doubleclick", () => reset(plot));
     if (isShared(plot) && asked("at")) hover(plot, Number(asked("at")));
   }
-  function trouble(plot, text, again) {
-    const old = $(".retry", holder(plot));
+  function trouble(plot, kind, text, again) {
+    const old = $(`.retry[data-kind=${kind}]`, holder(plot));
     if (!text) return old?.remove();
     const box = document.createElement("div");
     box.className = "retry";
+    box.dataset.kind = kind;
     box.setAttribute("role", "alert");
     const words = document.createElement("span");
     words.textContent = text;
@@ -172,7 +173,7 @@
     const thinned = plots().filter((plot) => plot.dataset.window && whole(plot).is_thinned);
     if (!range) {
       windows.clear();
-      return thinned.forEach((plot) => { if (plot.isSeen) want(plot) });
+      return thinned.forEach((plot) => { trouble(plot, "window", null); if (plot.isSeen) want(plot) });
     }
     await Promise.all([...new Set(thinned.map((plot) => plot.dataset.window))].map(async (place) => {
       const charts = thinned.filter((plot) => plot.dataset.window === place);
@@ -184,10 +185,10 @@
         const answer = await fetch(address, { signal, headers: { Accept: "application/json" } });
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         for (const [key, figure] of Object.entries(await answer.json())) windows.set(key, figure);
-        charts.forEach((plot) => { if (plot.isSeen) want(plot); if ($(".chart-table", holder(plot))) fillTable(plot) });
+        charts.forEach((plot) => { trouble(plot, "window", null); if (plot.isSeen) want(plot); if ($(".chart-table", holder(plot))) fillTable(plot) });
       } catch (error) {
         if (signal.aborted) return;
-        charts.forEach((plot) => trouble(plot, "The zoomed part could not be loaded; some points are left out.", loadWindow));
+        charts.forEach((plot) => trouble(plot, "window", "The zoomed part could not be loaded; some points are left out.", loadWindow));
       }
     }));
   }

@@ -58,3 +58,8 @@ def test_what_is_missing_is_a_gap_and_no_mark() -> None:
     drawn = figure(CurveChart("nats", [Curve("kl", [0, 1, 2], [1.0, None, 3.0])]))
     (line,) = drawn["data"]
     assert line["y"] == [1.0, None, 3.0]
+
+
+def test_few_steps_have_whole_ticks_and_no_spacing_that_a_far_zoom_would_repeat_thousands_of_times() -> None:
+    axis = figure(CurveChart(unit="", curves=[Curve("a", [0, 3], [1.0, 2.0])]))["layout"]["xaxis"]
+    assert axis["tickvals"] == [0, 1, 2, 3] and "dtick" not in axis
