@@ -15,6 +15,7 @@ from typing import Any
 from bench.peers import HERE, Client, clean_environment
 from bench.peers.trl_steps import Answer, Spec
 from bench.report import matmul_seconds, middle, say, table
+from rlviewer.lib.child import TRAINER_VARIABLES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 WARM_STEPS = 2
@@ -153,7 +154,8 @@ class Trainer(Client):
 
 
 def ours_with(plan: Spec) -> Trainer:
-    return Trainer([sys.executable, "-m", "bench.trainer_steps", written(plan, "ours")])
+    as_launched = [f"{name}={value}" for name, value in TRAINER_VARIABLES.items()]
+    return Trainer(["env", *as_launched, sys.executable, "-m", "bench.trainer_steps", written(plan, "ours")])
 
 
 def theirs_with(plan: Spec, python: Path) -> Trainer:

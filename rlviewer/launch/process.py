@@ -15,7 +15,7 @@ from django.conf import settings
 
 from rlviewer.embedded import paths
 from rlviewer.launch.hosts import birth_mark, host_name
-from rlviewer.lib.child import outside_environment
+from rlviewer.lib.child import TRAINER_VARIABLES, outside_environment
 from training.spool import write_bytes_durably
 
 LOG_LIMIT_BYTES = 8_000_000
@@ -136,8 +136,8 @@ class TrainerProcess:
 
 
 def trainer_environment() -> dict[str, str]:
-    """The environment without what opens our stores, and with the string hashes that the trainer wants."""
-    return {"PYTHONHASHSEED": "0", **outside_environment()}
+    """The environment without what opens our stores, and with what the trainer wants where nobody says otherwise."""
+    return {**TRAINER_VARIABLES, **outside_environment()}
 
 
 @dataclass(frozen=True, slots=True)

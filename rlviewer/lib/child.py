@@ -5,6 +5,8 @@ import os
 # What opens our stores; a child that computes has no business there, and in a trainer code of others runs.
 OUR_VARIABLES = ("DATABASE_URL", "REDIS_URL")
 OUR_PREFIX = "RLVIEWER_"
+# Strings hash alike in every attempt; and tensors lie in large pages, which saves a small model a twelfth of its step.
+TRAINER_VARIABLES = {"PYTHONHASHSEED": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def outside_environment() -> dict[str, str]:
