@@ -14,7 +14,7 @@
   Object.assign(Idiomorph.defaults.callbacks, {
     beforeNodeMorphed: (old, fresh) =>
       !(fresh.hasAttribute?.("data-placeholder") || (old.matches?.("[data-figure]") && fresh.matches?.("[data-figure]"))),
-    beforeNodeRemoved: (node) => !node.matches?.(".chart-table"),
+    beforeNodeRemoved: (node) => !node.matches?.(".chart-table, .chart > .retry"),
     beforeAttributeUpdated: (name, node) => !(name === "open" && node.matches("details, dialog")),
   });
   document.addEventListener("input", (event) => {

@@ -106,6 +106,7 @@
   function trouble(plot, kind, text, again) {
     const old = $(`.retry[data-kind=${kind}]`, holder(plot));
     if (!text) return old?.remove();
+    if (old) return; // it says so already, and may be about to be pressed
     const box = document.createElement("div");
     box.className = "retry";
     box.dataset.kind = kind;
@@ -118,7 +119,7 @@
     button.textContent = "Try again";
     button.addEventListener("click", () => { box.remove(); again() });
     box.append(words, button);
-    if (old) old.replaceWith(box); else plot.before(box);
+    plot.before(box);
   }
   function drawAll() {
     for (const plot of plots()) {
@@ -207,8 +208,8 @@
     const address = addressOf(plot, nearest(linked, event));
     if (event.ctrlKey || event.metaKey) return void window.open(address);
     clearTimeout(leaving);
-    // A second click resets a zoom: only then is it worth waiting for.
-    leaving = setTimeout(() => location.assign(address), zoom() && event.detail < 2 ? DOUBLE_CLICK_MS : 0);
+    // A second click resets a zoom and stays: only then is it worth waiting for.
+    if (event.detail < 2) leaving = setTimeout(() => location.assign(address), zoom() ? DOUBLE_CLICK_MS : 0);
   }
 
   // ---- keyboard: arrows move the cursor and read the values out, Enter goes where the value leads
