@@ -113,3 +113,13 @@ def test_the_same_rollout_twice_is_told_from_equal_ones() -> None:
     # All of a group from one seed: equal completions are no copies.
     assert copies(first, first | {"number": 1}) == []
     assert copies(first, second, second | {"token_ids": [0, 2, 3]}) == []
+
+
+@pytest.mark.parametrize(("other_seed", "checked"), [(1, 0), (2, 3)])
+def test_a_seed_of_the_whole_batch_tells_no_copies(other_seed: int, checked: int) -> None:
+    rows = [{"details": {"seed": seed}, "number": 0, "group": group} for group, seed in enumerate((1, 1, other_seed))]
+    of = material([GOOD | row for row in rows])
+    of.groups[1].prompt = of.groups[0].prompt  # drawn twice in the step
+    found = audit(of, tokens_of(of), PIECES, dead_is_meant=False)
+    assert dict(zip(CHECKS, found.checked, strict=True))["twice"] == checked
+    assert ("twice" in found.failed_at) == bool(checked)

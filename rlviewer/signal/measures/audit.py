@@ -207,9 +207,13 @@ def _twice(step: Step) -> Verdicts | None:
     seeds = [one.details.get("seed") for one in of.packed]
     # Where a group is sampled from one seed, equal rollouts of it are no copies: then the same place in another group tells.
     is_own = any(len({seeds[row] for row in rows.tolist()}) > 1 for rows in of.members())
+    prompts: dict[object, set[int]] = {}
+    for row, seed in enumerate(seeds):
+        prompts.setdefault(seed, set()).add(of.groups[of.group_of[row]].prompt_id)
     for row, one in enumerate(of.packed):
         ids = one.columns.get("token_ids")
-        if seeds[row] is None or ids is None:
+        # A seed that serves a whole batch of prompts does not tell one draw from another.
+        if seeds[row] is None or ids is None or (not is_own and len(prompts[seeds[row]]) > 1):
             continue
         can[row] = True
         place = None if is_own else of.narrow["number"][row]
@@ -240,7 +244,7 @@ CHECKS: dict[str, Check] = {
         Check("empty", "loss mask is empty", "The rollout entered the update, and none of its tokens counts.", "watch", "loss mask", _empty_mask),
         Check("dead", "advantage in a group of equal rewards", "There was nothing to compare, yet the update was given a direction.", "broken", "advantage", _dead_advantage),
         Check("stale", "sampler and trainer disagree on the same weights", f"Recomputed and sampler log-probabilities differ by more than {STALE_GAP_NATS} nats a token although no step lies between: the sampler may hold old weights.", "broken", "recomputed log-probabilities", _stale),
-        Check("twice", "same rollout twice", "Same prompt, seed and tokens as an earlier rollout of the step: it counts double.", "broken", "token ids and seeds", _twice),
+        Check("twice", "same rollout twice", "Same prompt, seed and tokens as an earlier rollout of the step: it counts double.", "broken", "token ids, and a seed for each rollout or group", _twice),
         Check("finite", "number is not finite", "A counted token has a log-probability or an advantage that is NaN or infinite.", "broken", "log-probabilities or advantages", _not_finite),
     )
 }  # fmt: skip
