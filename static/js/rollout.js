@@ -194,7 +194,8 @@ rlviewer.showRollout = (data) => {
       const values = Array.from(field.values.subarray(from, to + 1)).filter(Number.isFinite);
       if (!values.length) { row(list, field.title, "no finite value"); continue }
       const sum = values.reduce((a, b) => a + b, 0);
-      row(list, field.title, `mean ${significant(sum / values.length)}, sum ${significant(sum)}`);
+      const total = field.unit === "steps" ? "" : `, sum ${significant(sum)}`; // versions do not add up
+      row(list, field.title, `mean ${significant(sum / values.length)}${total}`);
     }
   }
 
