@@ -64,6 +64,8 @@ def test_the_interval_of_three_runs() -> None:
     assert (found.mean, found.runs) == (2.0, 3)
     assert found.high == pytest.approx(2 + 2.484138, abs=1e-5)
     assert found.low == pytest.approx(2 - 2.484138, abs=1e-5)
+    share = cell([0.4, 0.8], is_share=True)
+    assert (share.low, share.high) == (0.0, 1.0)
     assert cell([4.0]).low is None
     assert cell([None]).mean is None
 

@@ -194,10 +194,11 @@ def _cells(runs: Sequence[Curves], ends: Mapping[str, float | None]) -> dict[str
             float(run.trained[run.step <= step][-1]) if step is not None and run.step[-1] >= step else None
         ),
     }
-    return {key: cell([value(run) for run in runs]) for key, value in values.items()}
+    shares = {measure.key for measure in MEASURES if measure.is_share}
+    return {key: cell([value(run) for run in runs], is_share=key in shares) for key, value in values.items()}
 
 
-def cell(values: Sequence[float | None]) -> Cell:
+def cell(values: Sequence[float | None], *, is_share: bool = False) -> Cell:
     from scipy import stats  # 60 MB that only this page needs
 
     known = np.array([value for value in values if value is not None and np.isfinite(value)])
@@ -207,4 +208,7 @@ def cell(values: Sequence[float | None]) -> Cell:
     if len(known) < 2:
         return Cell(mean, None, None, 1)
     half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
-    return Cell(mean, mean - half, mean + half, len(known))
+    low, high = mean - half, mean + half
+    if is_share:  # none lies outside 0 to 1, though a t interval of few runs may
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Cell(mean, low, high, len(known))
