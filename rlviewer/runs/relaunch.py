@@ -8,6 +8,8 @@ from django.urls import reverse
 
 from rlviewer.runs.models import Run
 
+MOST_NAME = 200  # characters, as the run's own
+
 
 def relaunch_url(run: Run, changes: Mapping[str, Any] | None = None, scale: Mapping[str, float] | None = None) -> str:
     """The form for a run like `run`; `changes` are settings by dotted key, `scale` multiplies numbers of the run.
@@ -21,8 +23,12 @@ def relaunch_url(run: Run, changes: Mapping[str, Any] | None = None, scale: Mapp
     query = QueryDict(mutable=True)
     # Which task and algorithm these settings belong to: the form then drops what another one does not have.
     query["shown_task"], query["shown_algorithm"] = str(settings.get("task.name", "")), str(settings["algorithm"])
-    for key, value in {**settings, **scaled, **(changes or {})}.items():
+    changed = {**scaled, **(changes or {})}
+    for key, value in {**settings, **changed}.items():
         query[key] = _text(value)
+    # Two runs with one name would look alike in every list.
+    told = ", ".join(f"{key.rpartition('.')[2]} {_text(value)}" for key, value in changed.items())
+    query["name"] = f"{run.name}, {told}"[-MOST_NAME:] if told else run.name
     return f"{reverse('run-launch', args=[run.project_id])}?{query.urlencode()}"
 
 

@@ -93,7 +93,7 @@ def test_a_remedy_opens_the_form_with_the_runs_own_settings(client: Client, alic
     run.config = {"algorithm": "grpo", "task": {"name": "addition"}, "sampling": {"group_size": 4, "temperature": 1.0}}
     run.save()
     text = client.get(reverse("signal", args=[run.pk])).content.decode()
-    assert "sampling.group_size=8" in text
+    assert "sampling.group_size=8" in text and "name=run%2C+group_size+8" in text
     (dapo,) = set(re.findall(r'href="([^"]+algorithm=dapo[^"]*)"', text))
     form = client.get(dapo.replace("&amp;", "&"))
     assert form.status_code == 200 and '<option value="dapo" selected' in form.content.decode()

@@ -25,7 +25,7 @@ TITLE_OF_SPLIT = {
     "span": "who wrote the token, and for what",
     "sign": "sign of the advantage",
 }
-DEFAULT = "family"
+DEFAULT = "sign"  # the one split that has more than one part in every run
 COLUMNS = 400  # steps beyond so many are taken together
 
 
