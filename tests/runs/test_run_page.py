@@ -258,3 +258,13 @@ def test_the_steps_tab_tells_what_became_of_every_rollout(client: Client, alice:
     assert "1 refused, 0 parked" in page
     assert "number 1 appears twice in group row 1" in page
     assert "Step 9" in page
+
+
+def test_each_number_of_the_strip_leads_to_a_page_behind_it(client: Client, alice: User, run: Run) -> None:
+    client.force_login(alice)
+    page = client.get(reverse("run-detail", args=[run.pk]))
+    addresses = [reverse("signal-page", args=[run.pk, stat.behind]) for stat in page.context["stats"]]
+    assert len(addresses) == 6
+    for address in addresses:
+        assert f'href="{address}"' in page.content.decode()
+        assert client.get(address).status_code == 200

@@ -105,6 +105,21 @@ class Stat:
     verdict: Verdict
     nothing: str  # why there is no value
 
+    @property
+    def behind(self) -> str:
+        """The page of the Signal tab that says more."""
+        return BEHIND[self.key]
+
+
+BEHIND = {
+    "pass": "passes",
+    "reward": "rewards",
+    "dead": "dead-groups",
+    "gap": "trust-region",
+    "truncated": "costs",
+    "entropy": "diversity",
+}
+
 
 def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
     """Pass rate, reward, dead groups, sampler-policy gap, truncated share, entropy. At most one query."""
@@ -115,7 +130,7 @@ def run_stats(run: Run, series: dict[str, Series]) -> list[Stat]:
         return Stat(
             key=key,
             label=label,
-            meaning=measure.meaning,
+            meaning=f"{measure.meaning} Shown as it was at the newest {'evaluation' if key == 'pass' else 'step'}.",
             value=found.latest,
             is_share=measure.unit == "share",
             unit="" if measure.unit in {"share", "reward"} else measure.unit.split(" ")[0],
