@@ -1,6 +1,6 @@
 """Llama's next token with as few operations as it takes: where rows are small, a general forward pass is mostly overhead.
 
-Reads the weights of the live module, so nothing can be stale; mathematically `LlamaForCausalLM.forward` for one token a row.
+Reads the weights of the live module anew for every call, so nothing can be stale; mathematically `LlamaForCausalLM.forward` for one token a row.
 """
 
 from typing import Any, TypeGuard
@@ -15,6 +15,8 @@ from training.policy import Prefilled
 
 # Of these the angles depend on a token's position alone, not on how long its sequence became.
 ROTATIONS = frozenset({"default", "linear", "llama3"})
+
+MOST_COPIED = 32 * 2**20  # bytes of a model whose weights lie twice in memory while it samples
 
 
 def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
@@ -47,6 +49,7 @@ class LlamaDecoder:
         cos, sin = model.model.rotary_emb(self.keys[0], torch.arange(width, device=start.position.device)[None])
         # The halves of a head turn by the same angles.
         self.cos, self.sin = cos[0, :, None], sin[0, :, None, : sin.shape[-1] // 2]  # [width, 1, D], [width, 1, D / 2]
+        self.weights = columns_of(model)
         self.bias: Tensor | None = None  # [B, 1, 1, width], -inf at padding; None: there is none
         if start.mask is not None:
             self.bias = self.keys[0].new_zeros(start.mask.shape[0], 1, 1, width)
@@ -57,12 +60,12 @@ class LlamaDecoder:
         body = self.model.model
         cos, sin = self.cos[self.position], self.sin[self.position]
         hidden = body.embed_tokens(token)[:, 0]
-        for number, layer in enumerate(body.layers):
-            attended = self._attention(number, layer.self_attn, layer.input_layernorm(hidden), cos, sin)
-            hidden = torch.addmm(hidden, attended, layer.self_attn.o_proj.weight.t())
-            normed, mlp = layer.post_attention_layernorm(hidden), layer.mlp
-            gated = mlp.act_fn(normed @ mlp.gate_proj.weight.t()).mul_(normed @ mlp.up_proj.weight.t())
-            hidden = torch.addmm(hidden, gated, mlp.down_proj.weight.t())
+        for number, (layer, weights) in enumerate(zip(body.layers, self.weights, strict=True)):
+            *projections, output, gate, up, down = weights
+            attended = self._attention(number, layer.self_attn, projections, layer.input_layernorm(hidden), cos, sin)
+            hidden = torch.addmm(hidden, attended, output)
+            normed = layer.post_attention_layernorm(hidden)
+            hidden = torch.addmm(hidden, layer.mlp.act_fn(normed @ gate).mul_(normed @ up), down)
         self.written += 1
         self.position = self.position + 1
         logits: Tensor = self.model.lm_head(body.norm(hidden))
@@ -75,13 +78,15 @@ class LlamaDecoder:
         self.position = self.position[rows]
         self.bias = None if self.bias is None else self.bias[rows]
 
-    def _attention(self, number: int, layer: Any, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attention(
+        self, number: int, layer: Any, projections: list[Tensor], normed: Tensor, cos: Tensor, sin: Tensor
+    ) -> Tensor:
         heads, kv_heads, width = self.heads, self.kv_heads, layer.head_dim
         # Products into one rectangle: queries and keys turn together.
         states = normed.new_empty(normed.shape[0], (heads + 2 * kv_heads) * width)
         parts = states.split([heads * width, kv_heads * width, kv_heads * width], dim=1)
-        for projection, part in zip((layer.q_proj, layer.k_proj, layer.v_proj), parts, strict=True):
-            torch.mm(normed, projection.weight.t(), out=part)
+        for projection, part in zip(projections, parts, strict=True):
+            torch.mm(normed, projection, out=part)
         states = states.unflatten(1, (-1, width))
         turned, value = rotated(states[:, : heads + kv_heads], cos, sin), states[:, heads + kv_heads :]
         self.keys[number][:, :, self.written] = turned[:, heads:]
@@ -96,6 +101,19 @@ class LlamaDecoder:
             scale=layer.scaling,
         )
         return attended.reshape(normed.shape[0], heads * width)
+
+
+def columns_of(model: LlamaForCausalLM) -> list[list[Tensor]]:
+    """Per layer the matrices of queries, keys, values, output, gate, up and down, the way a row is multiplied by them.
+
+    Those of a small model are copied the right way round, which a processor multiplies quicker.
+    """
+    matrices = [
+        [part.weight.t() for part in (own.q_proj, own.k_proj, own.v_proj, own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
+        for own, mlp in ((layer.self_attn, layer.mlp) for layer in model.model.layers)
+    ]  # fmt: skip
+    size = sum(matrix.nbytes for layer in matrices for matrix in layer)
+    return [[matrix.contiguous() for matrix in layer] for layer in matrices] if size <= MOST_COPIED else matrices
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
