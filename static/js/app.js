@@ -191,6 +191,14 @@
     busy.add(event.target);
     event.submitter?.classList.add("is-busy");
   });
+  // What is typed during one visit to a box is one entry of the history, and an address that is there already is none.
+  let typedIn = null;
+  document.addEventListener("htmx:beforeHistoryUpdate", ({ detail: { history: update } }) => {
+    const box = document.activeElement?.matches("[data-filter]") ? document.activeElement : null;
+    if (new URL(update.path, location.href).href === location.href || (box && box === typedIn)) update.type = "replace";
+    typedIn = box;
+  });
+  document.addEventListener("focusout", () => { typedIn = null });
   window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload() });
 
   // Copied numbers are exact: a shown number is replaced by the value it stands for.

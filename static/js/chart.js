@@ -78,9 +78,10 @@
   async function tried(plot) {
     try {
       await draw(plot);
-      trouble(plot, "draw", null);
+      if (plot.isConnected) trouble(plot, "draw", null);
     } catch (error) {
       drawn.delete(plot);
+      if (!plot.isConnected) return; // swapped away meanwhile
       trouble(plot, "draw", "This chart could not be drawn; its numbers are in the table of its menu.", () => want(plot));
       console.error(error);
     }
@@ -94,7 +95,7 @@
     const { data, layout } = coloured(figure);
     if (zoom() && isShared(plot)) layout.xaxis = { ...layout.xaxis, range: zoom(), autorange: false };
     await Plotly.react(plot, data, layout, CONFIG);
-    if (!first) return;
+    if (!first || !plot.isConnected) return;
     ready.add(plot);
     plot.on("plotly_hover", (event) => share(plot, event.points[0].x));
     plot.on("plotly_unhover", () => unshare(plot));
@@ -178,6 +179,7 @@
     }
     await Promise.all([...new Set(thinned.map((plot) => plot.dataset.window))].map(async (place) => {
       const charts = thinned.filter((plot) => plot.dataset.window === place);
+      const there = () => charts.filter((plot) => plot.isConnected); // the page may be swapped while it is asked
       const address = new URL(place, location.href);
       address.searchParams.set("keys", charts.map((plot) => plot.dataset.figure).join(","));
       address.searchParams.set("from", Math.floor(range[0]));
@@ -186,10 +188,10 @@
         const answer = await fetch(address, { signal, headers: { Accept: "application/json" } });
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         for (const [key, figure] of Object.entries(await answer.json())) windows.set(key, figure);
-        charts.forEach((plot) => { trouble(plot, "window", null); if (plot.isSeen) want(plot); if ($(".chart-table", holder(plot))) fillTable(plot) });
+        there().forEach((plot) => { trouble(plot, "window", null); if (plot.isSeen) want(plot); if ($(".chart-table", holder(plot))) fillTable(plot) });
       } catch (error) {
         if (signal.aborted) return;
-        charts.forEach((plot) => trouble(plot, "window", "The zoomed part could not be loaded; some points are left out.", loadWindow));
+        there().forEach((plot) => trouble(plot, "window", "The zoomed part could not be loaded; some points are left out.", loadWindow));
       }
     }));
   }

@@ -7,6 +7,7 @@
 
   const rows = () => $$("#labels [data-label-id]");
   const isOf = (row, tokens) => tokens === null ? row.dataset.start === undefined : Number(row.dataset.start) === tokens[0] && Number(row.dataset.end) === tokens[1];
+  const ownOf = (said) => rows().find((row) => row.dataset.own === said && isOf(row, chosen)); // what this person said of it before
   function wordsOf(tokens) {
     if (tokens === null) return "Of the whole rollout";
     return tokens[1] - tokens[0] === 1 ? `Of token ${tokens[0]}` : `Of tokens ${tokens[0]}–${tokens[1] - 1}`;
@@ -18,13 +19,7 @@
     if (!form) return;
     $("[data-label-place]", form).textContent = wordsOf(chosen);
     $("[data-label-whole]", form).hidden = chosen === null;
-    form.elements.token_start.value = chosen?.[0] ?? "";
-    form.elements.token_end.value = chosen?.[1] ?? "";
-    for (const button of $$("button[data-remove]", form)) {
-      const own = rows().find((row) => row.dataset.own === button.value && isOf(row, chosen));
-      button.dataset.remove = own?.dataset.labelId ?? "";
-      button.setAttribute("aria-pressed", own !== undefined);
-    }
+    for (const button of $$("button[aria-pressed]", form)) button.setAttribute("aria-pressed", ownOf(button.value) !== undefined);
   }
   const mark = () => $("#tokens")?.dispatchEvent(new CustomEvent("labels-shown", {
     detail: rows().filter((row) => row.dataset.start !== undefined).map((row) => [Number(row.dataset.start), Number(row.dataset.end)]),
@@ -40,17 +35,23 @@
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.target.form.requestSubmit($(".label-note button"));
     if (event.key === "Escape") event.target.blur();
   });
-  // A pressed button takes back what it said.
+  // A pressed button takes back what it said. What is sent is worked out now, from what is chosen and from the list as it is:
+  // the form may have been swapped since it was last brought up to date.
   document.addEventListener("htmx:configRequest", (event) => {
-    const { elt, triggeringEvent } = event.detail;
-    const own = elt.matches("[data-label-form]") ? triggeringEvent?.submitter?.dataset.remove : "";
-    if (own) event.detail.path = `/labels/${own}/remove/`;
+    const { elt, triggeringEvent, parameters } = event.detail;
+    if (!elt.matches("[data-label-form]")) return;
+    parameters.token_start = chosen?.[0] ?? "";
+    parameters.token_end = chosen?.[1] ?? "";
+    const said = triggeringEvent?.submitter?.value;
+    const own = said && ownOf(said);
+    if (own) event.detail.path = `/labels/${own.dataset.labelId}/remove/`;
   });
   // What was typed is stored with whatever was pressed; the box is free for the next.
   document.addEventListener("htmx:afterRequest", (event) => {
     if (event.detail.elt.matches("[data-label-form]") && event.detail.successful) $("#label-note").value = "";
   });
-  document.addEventListener("htmx:afterSettle", (event) => {
+  // At once: until then the form would speak of the whole rollout.
+  document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "labels" || event.target.id === "labels") { show(); mark() }
   });
 })();
