@@ -84,17 +84,26 @@ def check(config: RunConfig, *, takes_own: bool = False) -> None:
     resolved = resolve(config)
     if not takes_own:
         _refuse_own(config, resolved)
+    check_parts(config, resolved)
+    _check_engine(config)
+    _check_schedule(config)
+    _check_processes(config, resolved)
+    check_data(config, resolved)
+    _check_task(config, resolved)
+
+
+def check_parts(config: RunConfig, resolved: Resolved) -> None:
+    """Nothing, if the parts of the algorithm go together.
+
+    Raises:
+        ConfigError: as `check`.
+    """
     check_rewards(config, resolved)
     _check_advantage(config, resolved)
     _check_token_weights(config, resolved)
     _check_side_model(resolved)
     _check_loss(config, resolved)
     _check_kl(config, resolved)
-    _check_engine(config)
-    _check_schedule(config)
-    _check_processes(config, resolved)
-    check_data(config, resolved)
-    _check_task(config, resolved)
 
 
 def _refuse_own(config: RunConfig, resolved: Resolved) -> None:
