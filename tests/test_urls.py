@@ -71,6 +71,7 @@ TABLE: dict[str, Row] = {
     "member-set": write("admin", "project"),
     "member-remove": write("admin", "project", "membership"),
     "algorithms": read("viewer", "project"),
+    "runs-compared": read("viewer", "project"),
     "algorithm-detail": read("viewer", "project", "algorithm"),
     "run-launch": Row({"GET": "member", "POST": "member"}, ("project",)),
     "run-detail": read("viewer", "run"),

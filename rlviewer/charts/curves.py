@@ -41,6 +41,7 @@ class Band:
     low: Sequence[float | None]
     high: Sequence[float | None]
     colour: str = theme.SERIES_COLOURS[0]
+    in_legend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ def _band(band: Band, is_share: bool) -> list[dict[str, Any]]:
             "opacity": 0.2,
             "hoverinfo": "skip",
             "legendgroup": name,
+            "showlegend": band.in_legend,
             "meta": {"skip": True},
         },
         edge | {"name": f"{name}, lower", "y": low, "line": line, "hovertemplate": shown},

@@ -1,5 +1,6 @@
 """Algorithms and runs side by side. Everybody in the project reads."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -9,6 +10,11 @@ from django.views.decorators.http import require_GET
 
 from rlviewer.accounts.access import SignedInRequest, project_for
 from rlviewer.accounts.models import Role
+from rlviewer.compare.queries.arms import GROUPINGS, Choice, choice_of
+from rlviewer.compare.queries.bands import band_charts
+from rlviewer.compare.queries.equal import equal_table
+from rlviewer.compare.queries.evidence import evidence
+from rlviewer.compare.queries.heldout import AXES, MEASURES
 from rlviewer.compare.queries.ladder import changes, children, ladder, node_of, presets_of
 from rlviewer.compare.queries.matrix import matrix
 from rlviewer.runs.models import Run
@@ -61,3 +67,53 @@ def algorithm_detail(request: SignedInRequest, project_id: int, name: str) -> Ht
             "runs": runs[:NEWEST_RUNS],
         },
     )
+
+
+@require_GET
+@login_required
+def runs_compared(request: SignedInRequest, project_id: int) -> HttpResponse:
+    """Sets of runs (`?runs=1,2,3`, put together as `?by=` says) against a baseline (`?baseline=`).
+
+    `?axis=` is what the runs have equal, `?measure=` what is compared; `?part=evidence` is the fragment that takes longer.
+    """
+    context = _context(request, project_id) | {"nav": "runs"}
+    query = {key: str(value).replace("\0", "") for key, value in request.GET.dict().items()}
+    choice = choice_of(request.user, project_id, query)
+    context["choice"] = choice
+    if query.get("part") == "evidence":
+        return render(
+            request,
+            "compare/_evidence.html",
+            context | {"evidence": evidence(choice, query), "apart": choice.address(by="run")},
+        )
+    axis = query.get("axis", "") if query.get("axis") in AXES else "step"
+    measure = query.get("measure", "") if query.get("measure") in MEASURES else "pass_at_1"
+    return render(
+        request,
+        "compare/runs.html",
+        context
+        | {
+            "charts": band_charts(choice, query),
+            "equal": equal_table(choice, axis),
+            "axis_words": AXES[axis],
+            "picks": [
+                ("Sets", _links(choice, "by", GROUPINGS, choice.grouping)),
+                ("At equal", _links(choice, "axis", AXES, axis)),
+                ("Measure", _links(choice, "measure", MEASURES, measure)),
+                (
+                    "Baseline",
+                    _links(
+                        choice,
+                        "baseline",
+                        {str(arm.key): arm.title for arm in choice.arms},
+                        str(choice.baseline.key) if choice.baseline else "",
+                    ),
+                ),
+            ],
+        },
+    )
+
+
+def _links(choice: Choice, name: str, options: Mapping[str, str], chosen: str) -> list[tuple[str, str, bool]]:
+    """Words, address and whether it is the one in use."""
+    return [(words, choice.address(**{name: key}), key == chosen) for key, words in options.items()]

@@ -1,7 +1,8 @@
-// The list of runs: rows are selected to draw their curves over each other. The selection outlives a refresh of the list.
+// The list of runs: rows are selected to draw their curves over each other or to compare them. The selection outlives a refresh of the list.
 (() => {
   "use strict";
-  const MOST = 8;
+  const MOST = 64;
+  const MOST_OVER_EACH_OTHER = 8;
   const $ = (selector, from = document) => from.querySelector(selector);
   const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
   const key = `rlviewer-picked:${location.pathname}`;
@@ -19,12 +20,15 @@
     const [first, ...rest] = picked;
     const link = $("[data-overlay]", bar);
     link.href = `${link.dataset.overlay.replace("/0/", `/${first}/`)}?with=${rest.join(",")}`;
-    link.hidden = picked.length < 2;
+    link.hidden = picked.length < 2 || picked.length > MOST_OVER_EACH_OTHER;
+    const compare = $("[data-compare]", bar);
+    compare.href = `${compare.dataset.compare}?runs=${picked.join(",")}`;
+    compare.hidden = picked.length < 2;
     try { sessionStorage.setItem(key, JSON.stringify(picked)) } catch { /* private window */ }
   }
   function pick(id, isPicked) {
     picked = picked.filter((one) => one !== id);
-    if (isPicked && picked.length >= MOST) rlviewer.toast(`At most ${MOST} runs over each other.`, "warning");
+    if (isPicked && picked.length >= MOST) rlviewer.toast(`At most ${MOST} runs at once.`, "warning");
     else if (isPicked) picked.push(id);
     marks();
   }

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """One run, step by step; `tokens` and `seconds` are sums up to and with each step."""
+    """One run, step by step; `tokens`, `trained`, `seconds` and `rollouts` are sums up to and with each step."""
 
     run_id: int
     algorithm: str
@@ -35,6 +35,7 @@ class Curves:
     seconds: Floats
     pass_at_1: float | None
     pass_at_k: float | None
+    rollouts: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def matrix(project: Project, wanted: str) -> Matrix:
     if not names:
         return Matrix("", [], [])
     task = wanted if wanted in names else names[0]
-    found = _curves(list(stored.filter(task=task).order_by("-pk")[:MOST_RUNS]))
+    found = run_curves(list(stored.filter(task=task).order_by("-pk")[:MOST_RUNS]))
     by_algorithm: dict[str, list[Curves]] = {}
     for one in found:
         by_algorithm.setdefault(recipe_name(one.algorithm), []).append(one)
@@ -122,13 +123,14 @@ def _sortable(value: float | None) -> float:
     return float("-inf") if value is None else value
 
 
-def _curves(runs: Sequence[Run]) -> list[Curves]:
+def run_curves(runs: Sequence[Run]) -> list[Curves]:
+    """Of those that have stored a training step. Two queries."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT run_id, array_agg(index ORDER BY index), array_agg(reward_mean ORDER BY index),"
             " array_agg(entropy_mean ORDER BY index), array_agg(dead_groups::float8 / nullif(group_count, 0) ORDER BY index),"
             " array_agg(tokens_sampled ORDER BY index), array_agg(tokens_trained ORDER BY index),"
-            " array_agg(phase_seconds::text ORDER BY index)"
+            " array_agg(phase_seconds::text ORDER BY index), array_agg(rollout_count ORDER BY index)"
             " FROM runs_step WHERE run_id = ANY(%s) AND split = 'train' AND is_current GROUP BY run_id",
             [[run.pk for run in runs]],
         )
@@ -138,7 +140,7 @@ def _curves(runs: Sequence[Run]) -> list[Curves]:
     for run in runs:
         if run.pk not in rows:
             continue
-        step, reward, entropy, dead, sampled, trained, phases = rows[run.pk]
+        step, reward, entropy, dead, sampled, trained, phases, rollouts = rows[run.pk]
         seconds = [sum(v for v in json.loads(text).values() if isinstance(v, int | float)) for text in phases]
         of_k = series[run.pk].get(pass_at_k_name(series[run.pk]) or "", NO_SERIES).latest
         found.append(
@@ -154,6 +156,7 @@ def _curves(runs: Sequence[Run]) -> list[Curves]:
                 seconds=np.cumsum(_numbers(seconds)),
                 pass_at_1=run.latest_pass,
                 pass_at_k=of_k,
+                rollouts=np.cumsum(_numbers(rollouts)),
             )
         )
     return found
