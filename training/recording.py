@@ -4,7 +4,6 @@ The loop makes the columns, the writer's thread does the rest. Two threads that 
 call; what the thread does (compressing, the checksum, the disk) leaves the interpreter to the loop.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -12,10 +11,10 @@ import json
 import operator
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +46,21 @@ _json = json.JSONEncoder(allow_nan=False).encode
 _json_text = json.encoder.encode_basestring_ascii
 
 
+class RecordingSeconds(NamedTuple):
+    """What recording took beside making the batches. Waiting for the disk beside the loop keeps the loop from nothing."""
+
+    held: float = (
+        0.0  # the loop waited for the writer and the disk: before a checkpoint, and for a batch that took too long
+    )
+    write: float = 0.0  # the writer's thread, from start to end, its waiting for the disk and for its turn included
+    write_cpu: float = 0.0  # of it, processor time
+
+    @property
+    def taken(self) -> float:
+        """What it took from the step: the loop was held up, or the writer had a processor."""
+        return self.held + self.write_cpu
+
+
 class Recorder:
     """Writes batches on a thread of its own, in order, one at a time, while the next step already samples.
 
@@ -61,7 +75,7 @@ class Recorder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
         self._is_name_durable = True
-        self._seconds = self._cpu_seconds = 0.0
+        self._seconds = RecordingSeconds()
 
     def put(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
         """Hand a batch over with the metrics of its step; waits while the one before is still being written.
@@ -80,8 +94,10 @@ class Recorder:
             OSError: it could not be written.
         """
         if self._pending is not None:
+            started = time.perf_counter()
             pending, self._pending = self._pending, None
             pending.result()
+            self._held(started)
 
     def flush(self) -> None:
         """Return once everything handed over is in the spool and stays there whatever happens to the machine.
@@ -91,15 +107,15 @@ class Recorder:
         """
         self.wait()
         if not self._is_name_durable:
-            with self._timed():
-                spool.fsync_folder(self._folder)
+            started = time.perf_counter()
+            spool.fsync_folder(self._folder)
+            self._held(started)
             self._is_name_durable = True
 
-    def take_seconds(self) -> tuple[float, float]:
-        """What writing and flushing took since the last call: from start to end, and the processor's part of it."""
+    def take_seconds(self) -> RecordingSeconds:
+        """What recording took since the last call."""
         self.wait()
-        taken = self._seconds, self._cpu_seconds
-        self._seconds = self._cpu_seconds = 0.0
+        taken, self._seconds = self._seconds, RecordingSeconds()
         return taken
 
     def close(self) -> None:
@@ -114,17 +130,16 @@ class Recorder:
             self._writer.shutdown()
 
     def _write(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
-        with self._timed():
-            named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
-            spool.write(self._folder, dataclasses.replace(batch, metrics=named))
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Only one thread is in here at a time, for a flush waits for the writer."""
         started, cpu_started = time.perf_counter(), time.thread_time()
-        yield
-        self._seconds += time.perf_counter() - started
-        self._cpu_seconds += time.thread_time() - cpu_started
+        named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
+        spool.write(self._folder, dataclasses.replace(batch, metrics=named))
+        took, cpu = time.perf_counter() - started, time.thread_time() - cpu_started
+        # The loop touches these only once it has waited for this to end.
+        held, write, write_cpu = self._seconds
+        self._seconds = RecordingSeconds(held, write + took, write_cpu + cpu)
+
+    def _held(self, started: float) -> None:
+        self._seconds = self._seconds._replace(held=self._seconds.held + time.perf_counter() - started)
 
 
 def batch_header(

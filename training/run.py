@@ -347,11 +347,11 @@ def record_step(
 ) -> None:
     """Hand the step to the writer.
 
-    `seconds_record` is all that recording takes: how long it holds the loop up, and from start to end what the writer does
-    beside the loop (`seconds_write`, of all batches since the step before), its waiting for the disk included.
+    `seconds_record` is what recording takes from the step: how long it holds the loop up, and the writer's processor time of all
+    batches since the step before. `seconds_write` is the writer from start to end: it waits for the disk while the loop goes on.
     """
+    recorder.wait()
     with run.phase("record"):
-        recorder.wait()
         header = batch_header(
             run.uid,
             run.attempt.number,
@@ -404,8 +404,9 @@ def record_step(
             },
         )
     metrics |= {f"seconds_{name}": run.seconds[name] for name in ("sample", "score", "learn")}
-    metrics["seconds_write"], metrics["seconds_write_cpu"] = recorder.take_seconds()
-    metrics["seconds_record"] = run.seconds["record"] + metrics["seconds_write"]
+    beside = recorder.take_seconds()
+    metrics["seconds_record"] = run.seconds["record"] + beside.taken
+    metrics["seconds_write"], metrics["seconds_write_cpu"] = beside.write, beside.write_cpu
     metrics["seconds_step"] = time.perf_counter() - started
     recorder.put(recorded, metrics)
 

@@ -81,11 +81,13 @@ MEASURES: dict[str, Measure] = {
     "seconds_record": Measure(
         "record",
         "seconds",
-        "All the time recording took: making the step's batch, which holds the loop up, and writing the batch before it"
-        " beside the loop, waiting for the disk included.",
+        "What recording took from the step: making its batch and any waiting for the writer, which hold the loop up, and the"
+        " writer's processor time for the batch before it.",
     ),
     "seconds_write": Measure(
-        "write", "seconds", "The part of recording that the writer's thread took beside the loop."
+        "write",
+        "seconds",
+        "The writer's thread beside the loop, from start to end: its processor time, and its waiting for the disk.",
     ),
     "seconds_write_cpu": Measure(
         "write, processor", "seconds", "Processor time in it; the rest is waiting, most of it for the disk."

@@ -146,7 +146,7 @@ def test_a_run_writes_a_batch_a_step_and_an_evaluation_on_schedule(make_run: Mak
     assert vocabulary.unpack((folder / vocabulary.FILE_NAME).read_bytes())[1] == b"<eos>"
 
 
-def test_the_time_of_recording_counts_the_writers_time_beside_the_loop(
+def test_the_time_of_recording_counts_what_the_loop_waits_for_and_not_what_the_writer_waits_for_beside_it(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow_fsync(descriptor: int) -> None:
@@ -157,8 +157,11 @@ def test_the_time_of_recording_counts_the_writers_time_beside_the_loop(
     assert attempt(folder) == FINISHED
     last = [batch for batch in batches(folder) if batch.header.split == "train"][-1]
     seconds = dict(zip(*last.metrics.to_pydict().values(), strict=True))
-    assert seconds["seconds_record"] > seconds["seconds_write"] >= 0.1
+    assert seconds["seconds_write"] >= 0.1
     assert seconds["seconds_write_cpu"] < 0.1
+    # The step is much shorter than the disk is slow: the loop was held up for most of it.
+    assert seconds["seconds_record"] > seconds["seconds_write_cpu"] + 0.02
+    assert seconds["seconds_record"] < seconds["seconds_step"]
 
 
 def test_every_recorded_number_is_the_one_that_was_used(make_run: MakeRun) -> None:
