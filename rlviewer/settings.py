@@ -36,6 +36,7 @@ INSTALLED_APPS = [
     "rlviewer.search",
     "rlviewer.watch",
     "rlviewer.analysis",
+    "rlviewer.counterfactual",
     "rlviewer.signal",
     "rlviewer.launch",
     "rlviewer.compare",

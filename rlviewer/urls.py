@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.search.urls")),
     path("", include("rlviewer.watch.urls")),
     path("", include("rlviewer.analysis.urls")),
+    path("", include("rlviewer.counterfactual.urls")),
     path("", include("rlviewer.signal.urls")),
     path("", include("rlviewer.launch.urls")),
     path("", include("rlviewer.compare.urls")),

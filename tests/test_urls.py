@@ -90,6 +90,8 @@ TABLE: dict[str, Row] = {
     "signal": read("viewer", "run"),
     "signal-page": read("viewer", "run", "signal"),
     "signal-prompts": read("viewer", "run", "prompt_list"),
+    "counterfactual": read("viewer", "run"),
+    "counterfactual-ask": write("member", "run"),
     "rollout-list": read("viewer", "run"),
     "project-rollouts": read("viewer", "project"),
     "run-rollouts-export": read("viewer", "run", "export"),

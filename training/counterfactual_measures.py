@@ -8,12 +8,11 @@ from torch import Tensor
 
 from training.counterfactual import Outcome
 from training.losses import CLIPPED_HIGH, CLIPPED_LOW, MASKED
+from training.ranks import SAME, rank_correlation
 from training.stored import StoredStep
 
 Floats = npt.NDArray[np.float64]
 LENGTH_PARTS = 4
-# Advantages that differ by no more are the same: token advantages are stored in single precision.
-SAME = 1e-6
 
 
 def columns_of(step: StoredStep, found: Outcome) -> dict[str, npt.NDArray[Any]]:
@@ -106,20 +105,3 @@ def _of_gradient(step: StoredStep, gradient: Tensor | None, advantage: Floats) -
         "share_top_tenth": float(largest.sum() / whole),
         "share_lengths": shares,
     }
-
-
-def rank_correlation(first: Floats, second: Floats) -> float | None:
-    """Spearman's, equal values sharing their ranks; None where one side does not vary."""
-    if len(first) < 2:
-        return None
-    ranks = [_ranks(_rounded(values)) for values in (first, second)]
-    deviations = [one - one.mean() for one in ranks]
-    scale = float(np.sqrt((deviations[0] ** 2).sum() * (deviations[1] ** 2).sum()))
-    return float((deviations[0] * deviations[1]).sum() / scale) if scale else None
-
-
-def _ranks(values: Floats) -> Floats:
-    _, place, counts = np.unique(values.round(9), return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    middle = ends - (counts - 1) / 2
-    return np.asarray(middle[place], dtype=np.float64)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
 from rlviewer.analysis import jobs
+from rlviewer.counterfactual import jobs as replay_jobs
 from rlviewer.ingest.models import ParkedBatch
 from rlviewer.launch import hosts, leases, repairs, services, supervise, worker
 from rlviewer.launch.models import Worker
@@ -63,6 +64,7 @@ class Sweeper:
             self._do(index_texts)
             self._do(count_searches)
             self._do(embed_waiting)
+            self._do(replay_waiting)
             self._do(lambda: compute_signals(seconds=IDLE_SECONDS if self.is_idle else BUSY_SECONDS))
             if is_housekeeping:
                 self._do(adopt_orphans)
@@ -182,6 +184,15 @@ def embed_waiting() -> None:
     if jobs.is_waiting():
         # Loads numpy, as above.
         from rlviewer.analysis.worker import start
+
+        start(worker.interrupted)
+
+
+def replay_waiting() -> None:
+    """Work out what other algorithms would have made of stored steps, in a thread beside whatever this worker does."""
+    if replay_jobs.is_waiting():
+        # Loads numpy and Arrow, as above.
+        from rlviewer.counterfactual.worker import start
 
         start(worker.interrupted)
 

@@ -38,6 +38,8 @@ class SignalPage:
 
 
 DEFAULT = "dead-groups"
+# Pages of later apps, by the name of their address.
+FURTHER = {"counterfactual": "Other algorithms"}
 PAGES: dict[str, SignalPage] = {
     DEFAULT: SignalPage(
         "Dead groups",

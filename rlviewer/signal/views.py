@@ -14,10 +14,11 @@ from django.views.decorators.http import require_GET
 from rlviewer.charts.overlay import Layer, overlaid
 from rlviewer.lib.colour import run_colour
 from rlviewer.lib.visible import visible_start
+from rlviewer.runs.models import Run
 from rlviewer.runs.queries.curves import Overlay, overlay_of
 from rlviewer.runs.queries.run import may_act, visible_run
 from rlviewer.runs.views import person, run_context
-from rlviewer.signal.pages import DEFAULT, PAGES, SignalPage
+from rlviewer.signal.pages import DEFAULT, FURTHER, PAGES, SignalPage
 from rlviewer.signal.queries.dead_groups import PROMPT_COLUMNS, prompt_list
 from rlviewer.signal.steps import StepRange, waiting_steps
 
@@ -45,11 +46,15 @@ def signal_page(request: HttpRequest, run_id: int, name: str = DEFAULT) -> HttpR
     }
     if request.headers.get("HX-Request"):
         return render(request, "signal/_page.html", context)
-    tabs = [
-        {"label": other.title, "href": reverse("signal-page", args=[run.pk, key]), "current": key == name}
-        for key, other in PAGES.items()
-    ]
-    return render(request, "signal/page.html", run_context(request, run, "signal") | context | {"page_tabs": tabs})
+    context |= run_context(request, run, "signal") | {"page_tabs": page_tabs(run, name)}
+    return render(request, "signal/page.html", context)
+
+
+def page_tabs(run: Run, current: str) -> list[dict[str, Any]]:
+    """The pages of the tab, those of other apps last."""
+    pages = [(key, page.title, reverse("signal-page", args=[run.pk, key])) for key, page in PAGES.items()]
+    pages += [(name, title, reverse(name, args=[run.pk])) for name, title in FURTHER.items()]
+    return [{"label": title, "href": href, "current": key == current} for key, title, href in pages]
 
 
 def laid_over(overlay: Overlay, page: SignalPage, steps: StepRange, query: Mapping[str, str]) -> Any:

@@ -16,11 +16,12 @@ from training import learner, spool
 from training.attempt import Attempt
 from training.config import RunConfig
 from training.counterfactual import APPROXIMATE, CLIP, EXACT, GRADIENT, PARTS, UNKNOWN, WEIGHTS, Ask, config_of, outcome
-from training.counterfactual_measures import measures, rank_correlation
+from training.counterfactual_measures import measures
 from training.credit import Signal
 from training.learner import Update
 from training.prepare import prepare
 from training.progress import Progress
+from training.ranks import rank_correlation
 from training.records import RolloutBatch
 from training.run import ask_models, find_signal, gather_step, learn_step, learner_batch, train_step
 from training.stored import stored_step

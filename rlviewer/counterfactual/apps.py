@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class CounterfactualConfig(AppConfig):
+    name = "rlviewer.counterfactual"

@@ -1,0 +1,42 @@
+"""The process that works over stored steps, as the worker asks it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.conf import settings
+
+from rlviewer.lib.child_process import ChildProcess
+from training.replay_frames import frame_size, pack_frame, unpack_frame
+
+ANSWER_SECONDS = 120.0  # for one recipe of one step, on a machine that trains
+
+
+class Refused(RuntimeError):
+    """The process has an answer that is none; the message is for the person who asked."""
+
+
+class Replayer(ChildProcess):
+    """Use it with `with`. It keeps the step of the last question: `holds` says which."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "training.replay", folder=settings.BASE_DIR, title="the replay process", answer_seconds=ANSWER_SECONDS
+        )
+        self.holds = ""
+
+    def replay(
+        self, key: str, request: Mapping[str, Any], body: Callable[[], bytes], *, tick: Callable[[], None]
+    ) -> tuple[dict[str, Any], bytes]:
+        """What the process answers to `request` about the step of that `key`; `body` is asked for where it has another.
+
+        Raises:
+            Refused: the step or the question cannot be worked with.
+            ChildProcessError: the process died or does not answer.
+        """
+        sent = b"" if self.holds == key else body()
+        self.holds = ""
+        header, answer = unpack_frame(self.exchange(pack_frame({"key": key, **request}, sent), frame_size, tick=tick))
+        if "error" in header:
+            raise Refused(header["error"])
+        self.holds = key
+        return header, answer
