@@ -43,7 +43,7 @@ bench: setup-dev
 	@exec $(PYTHON) -m bench $(if $(SECTION),--section $(SECTION)) --size $(SIZE)
 
 test: setup-dev chromium
-	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(or $(ARGS),-n 2 --dist loadfile)
 
 torture: setup-dev
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m torture --timeout 3600 $(ARGS)

@@ -10,8 +10,10 @@ from pathlib import Path
 from rlviewer.embedded import paths
 
 HOME_OF_TESTS = Path(tempfile.mkdtemp(prefix="rlviewer-tests-"))
-BRINGS_POSTGRES = not os.environ.get("DATABASE_URL")
-BRINGS_REDIS = not os.environ.get("REDIS_URL")
+# Processes that share the tests inherit what the first one decided, and each brings its own.
+missing = " ".join(name for name in ("DATABASE_URL", "REDIS_URL") if not os.environ.get(name))
+brought = os.environ.setdefault("RLVIEWER_TESTS_BRING", missing)
+BRINGS_POSTGRES, BRINGS_REDIS = "DATABASE_URL" in brought, "REDIS_URL" in brought
 
 os.environ["RLVIEWER_HOME"] = str(HOME_OF_TESTS)
 os.environ.setdefault("RLVIEWER_SECRET_KEY", "only-for-tests-and-long-enough-to-be-one")
