@@ -15,6 +15,7 @@ SECTIONS = {
     "trainer": "What recording costs the trainer",
     "loss": "What the loss stage costs",
     "trl": "How long a training step takes, and how much memory, beside TRL",
+    "counterfactual": "How soon a worker says what other algorithms would have made of a stored step",
     "stack": "How fast it starts and how much memory it needs when idle",
 }
 

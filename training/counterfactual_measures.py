@@ -9,6 +9,7 @@ from torch import Tensor
 from training.counterfactual import Outcome
 from training.losses import CLIPPED_HIGH, CLIPPED_LOW, MASKED
 from training.ranks import SAME, rank_correlation
+from training.rollouts import ScoredRollouts
 from training.stored import StoredStep
 
 Floats = npt.NDArray[np.float64]
@@ -60,6 +61,23 @@ def measures(step: StoredStep, found: Outcome) -> dict[str, Any]:
             "clip_low": int((flag == CLIPPED_LOW).sum()) / counted,
         }
     return said | _of_gradient(step, found.gradient, now)
+
+
+def reward_changes(step: StoredStep, scores: ScoredRollouts) -> dict[str, Any]:
+    """Rewards judged anew against those that are stored, over rollouts that have both."""
+    was, now = step.scores.rewards.numpy(), scores.rewards.numpy()
+    both = np.isfinite(was) & np.isfinite(now)
+    change = (now - was)[both]
+    return {
+        "reward_both": int(both.sum()),
+        "reward_was": float(was[both].mean()) if len(change) else None,
+        "reward_now": float(now[both].mean()) if len(change) else None,
+        "reward_higher": int((change > SAME).sum()),
+        "reward_lower": int((change < -SAME).sum()),
+        "reward_unscored": int((np.isfinite(was) & ~np.isfinite(now)).sum()),
+        "correct_gained": int((~step.scores.correct & scores.correct).sum()),
+        "correct_lost": int((step.scores.correct & ~scores.correct).sum()),
+    }
 
 
 def taught(advantage: Tensor, kept: Tensor) -> Floats:

@@ -17,7 +17,8 @@ from training.config import OptimizerConfig
 from training.distributed import add_up, add_up_gradients, add_up_numbers, own_micro_batches, processes
 from training.learner import NonFiniteError
 from training.optimizers import Optimizer
-from training.policy import Policy, Tokens
+from training.policy import Policy
+from training.rectangles import Tokens
 
 
 @dataclass(frozen=True, slots=True)

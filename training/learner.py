@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,10 @@ from training.distributed import (
 )
 from training.losses import MASKED, LossInputs, PolicyLoss
 from training.optimizers import Optimizer
-from training.policy import Policy, Tokens
+from training.rectangles import Tokens
+
+if TYPE_CHECKING:
+    from training.policy import Policy
 
 LossFunction = Callable[[LossInputs, Mapping[str, Any]], PolicyLoss]
 AuxiliaryFunction = Callable[[LossInputs, Mapping[str, Any]], Tensor]
@@ -106,7 +109,7 @@ class Update:
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the way the step was made
 
 
-def logprobs_under(policy: Policy, tokens: Tokens, *, temperature: float, micro_batch: int) -> Tensor:
+def logprobs_under(policy: "Policy", tokens: Tokens, *, temperature: float, micro_batch: int) -> Tensor:
     """`[B, T]` nats of the completions' tokens under the weights of `policy` as they are, without gradient."""
     out = torch.zeros(tokens.completion_ids.shape, device=tokens.completion_ids.device)
     with torch.no_grad():
@@ -120,7 +123,7 @@ def logprobs_under(policy: Policy, tokens: Tokens, *, temperature: float, micro_
 
 
 def likeliest_under(
-    policy: Policy, tokens: Tokens, *, temperature: float, micro_batch: int, count: int
+    policy: "Policy", tokens: Tokens, *, temperature: float, micro_batch: int, count: int
 ) -> tuple[Tensor, Tensor]:
     """Ids and nats, `[B, T, K]`, of the `count` likeliest tokens at every place of the completions and of the one that stands
     there; where that is among the likeliest its second mention has -inf.
@@ -141,7 +144,7 @@ def likeliest_under(
 
 
 def update_policy(
-    policy: Policy,
+    policy: "Policy",
     optimizer: Optimizer,
     batch: LearnerBatch,
     objective: Objective,
@@ -167,7 +170,7 @@ def update_policy(
 
 
 def accumulate_gradient(
-    policy: Policy,
+    policy: "Policy",
     batch: LearnerBatch,
     objective: Objective,
     config: OptimizerConfig,
@@ -232,7 +235,7 @@ def accumulate_gradient(
     )
 
 
-def loss_inputs(policy: Policy, batch: LearnerBatch, temperature: float, *, with_entropy: bool) -> LossInputs:
+def loss_inputs(policy: "Policy", batch: LearnerBatch, temperature: float, *, with_entropy: bool) -> LossInputs:
     """What the losses are given of a micro-batch, with the policy's gradient."""
     scores = policy.score(batch.tokens, temperature=temperature, with_entropy=with_entropy, alternatives=batch.top_ids)
     top = batch.top_logprobs
@@ -289,7 +292,7 @@ def named_completions(owner: Tensor, rows: Tensor) -> str:
     )
 
 
-def _first_non_finite(policy: Policy) -> str:
+def _first_non_finite(policy: "Policy") -> str:
     for name, parameter in policy.model.named_parameters():
         if parameter.grad is not None and not bool(whole(parameter.grad).isfinite().all()):
             return name

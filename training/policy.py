@@ -29,6 +29,7 @@ from training.huggingface import (
     logging,
 )
 from training.model_folder import GGUF_FILES, model_folder, names_code
+from training.rectangles import Tokens
 from training.tasks.base import STEP_END
 from training.transforms import TransformedPrompt
 from training.vocabulary import pieces_of
@@ -37,31 +38,6 @@ from training.vocabulary import pieces_of
 LOCAL_ONLY = {"local_files_only": True, "trust_remote_code": False}
 # Up to here the logits of all tokens are no larger than what the layers below keep, and making them once is quicker.
 PLAIN_VOCABULARY = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """`P` prompts and their `B` completions as rectangles: prompts padded on the left, completions on the right."""
-
-    prompt_ids: Tensor  # [P, S] int64
-    prompt_mask: Tensor  # [P, S] bool
-    owner: Tensor  # [B] int64, the completion's prompt; ascending
-    completion_ids: Tensor  # [B, T] int64
-    completion_mask: Tensor  # [B, T] bool
-
-    def rows(self, rows: slice | Tensor) -> "Tokens":
-        """Some completions with their prompts, without the columns that only the others needed."""
-        prompts, owner = self.owner[rows].unique_consecutive(return_inverse=True)
-        prompt_mask, completion_mask = self.prompt_mask[prompts], self.completion_mask[rows]
-        start = self.prompt_ids.shape[1] - int(prompt_mask.sum(dim=1).max())
-        end = max(int(completion_mask.sum(dim=1).max()), 1)
-        return Tokens(
-            self.prompt_ids[prompts, start:],
-            prompt_mask[:, start:],
-            owner,
-            self.completion_ids[rows, :end],
-            completion_mask[:, :end],
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from training import vocabulary
 from training.config import RunConfig
 from training.counterfactual import Ask, outcome
-from training.counterfactual_measures import columns_of, measures
+from training.counterfactual_measures import columns_of, measures, reward_changes
 from training.records import RolloutBatch
 from training.replay_frames import pack_frame, read_frame
+from training.rescoring import definitions, rescored
 from training.stored import StoredStep, stored_step
 
 NICENESS = 10
@@ -33,18 +35,33 @@ class Replay:
     def __init__(self) -> None:
         self._key = ""
         self._step: StoredStep | None = None
+        self._pieces: list[bytes] = []
 
     def answer(self, header: dict[str, Any], body: bytes) -> bytes:
         if body:
-            self._key, self._step = header["key"], stored_step(RolloutBatch.from_bytes(body, where="the stored step"))
+            batch, pieces = body[: header["batch_bytes"]], body[header["batch_bytes"] :]
+            self._key, self._step = header["key"], stored_step(RolloutBatch.from_bytes(batch, where="the stored step"))
+            self._pieces = vocabulary.unpack(pieces) if pieces else []
         if self._step is None or header["key"] != self._key:
             raise ValueError(f"the step {header['key']} was not sent")
         config = config_from(header["config"], self._step)
-        ask = Ask(header["recipe"] or config.algorithm, header["constants"])
-        found = outcome(self._step, config, ask, earlier_rewards=header["earlier_rewards"])
+        ask = Ask(header["recipe"] or config.algorithm, header["constants"], tuple(header["rewards"]))
+        judged = rescored(self._step, config, ask, self._pieces) if ask.rewards else None
+        found = outcome(
+            self._step,
+            config,
+            ask,
+            earlier_rewards=header["earlier_rewards"],
+            scores=None if judged is None else judged.scores,
+        )
         labels = {name: [label.kind, label.why] for name, label in found.labels.items()}
-        told = {"labels": labels, "measures": measures(self._step, found)}
-        return pack_frame(_finite(told), packed(columns_of(self._step, found)))
+        told: dict[str, Any] = {"labels": labels, "measures": measures(self._step, found)}
+        columns = columns_of(self._step, found)
+        if judged is not None:
+            told |= {"errors": judged.errors, "definitions": definitions(ask.rewards)}
+            told["measures"] |= reward_changes(self._step, judged.scores)
+            columns["reward"] = judged.scores.rewards.numpy()
+        return pack_frame(_finite(told), packed(columns))
 
 
 def config_from(source: str, step: StoredStep) -> RunConfig:

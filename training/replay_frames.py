@@ -3,8 +3,8 @@
 A frame is the sizes of its header (uint32) and of its body (uint64), little-endian, a header in JSON and a body of bytes.
 
 A request's header: `key` of the step, `config` (TOML; empty: the source had none), `recipe`, `constants`, `rewards`,
-`earlier_rewards`, and `sizes` of what its body holds, a batch file and the run's vocabulary: none when the process has that
-step in memory from the request before. An answer's header: `labels` and `measures`, of rewards judged anew `errors` by rollout and
+`earlier_rewards`, and `batch_bytes`. Its body is a batch file of so many bytes and the run's vocabulary; nothing when the process has
+that step in memory from the request before. An answer's header: `labels` and `measures`, of rewards judged anew `errors` by rollout and
 `definitions`; its body is an Arrow stream with a row a rollout.
 """
 

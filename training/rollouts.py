@@ -2,22 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from training.engines.base import Engine, PromptRequest, Samples
-from training.engines.torch_sampler import left_padded
 from training.learner import logprobs_under
 from training.plans import SampleRequest
-from training.policy import Policy, Tokens
 from training.records import ORIGINS
+from training.rectangles import Tokens, left_padded
 from training.rewards import NO_PARAMS, Completion, RewardFunction, RewardSpan, Scored, score_group
 from training.selection import ChosenPrompt, Response, SeenGroup
 from training.tasks.base import TaskFamily
 from training.transforms import TransformedPrompt
+
+if TYPE_CHECKING:
+    from training.engines.base import Engine, Samples
+    from training.policy import Policy
 
 PREFIX, GENERATED = ORIGINS.index("prefix"), ORIGINS.index("generated")
 
@@ -81,8 +83,8 @@ class ScoredRollouts:
 
 
 def sample_rollouts(
-    policy: Policy,
-    engine: Engine,
+    policy: "Policy",
+    engine: "Engine",
     chosen: list[ChosenPrompt],
     prompts: list[TransformedPrompt],
     requests: list[SampleRequest],
@@ -92,6 +94,9 @@ def sample_rollouts(
     seed: int,
 ) -> Rollouts:
     """Sample every request of a plan."""
+    # Brings the engines along with the models they sample from, which nobody needs for stored rollouts.
+    from training.engines.base import PromptRequest
+
     prompt_ids = [policy.encode(prompt.text) for prompt in prompts]
     prefix_ids = [
         policy.encode("".join(segment.text for segment in prompt.prefix), is_start=False) if prompt.prefix else []
@@ -219,7 +224,7 @@ def tracked_values(rollouts: Rollouts) -> Tensor | None:
 
 
 def rescored(
-    policy: Policy, responses: Sequence[Response], *, temperature: float, micro_batch: int
+    policy: "Policy", responses: Sequence[Response], *, temperature: float, micro_batch: int
 ) -> list[list[float]]:
     """Log-probability of every token of `responses` under the policy as it is, in nats."""
     if not responses:
@@ -303,7 +308,7 @@ def _scored(scored: list[Scored], device: torch.device) -> ScoredRollouts:
     )
 
 
-def _with_prefixes(samples: Samples, prefixes: Sequence[Sequence[int]]) -> tuple[Samples, Tensor]:
+def _with_prefixes(samples: "Samples", prefixes: Sequence[Sequence[int]]) -> tuple["Samples", Tensor]:
     """The same rows, each behind the prefix it continued, and the origin of every token."""
     starts = torch.tensor([len(prefix) for prefix in prefixes], device=samples.lengths.device)
     lengths = starts + samples.lengths
@@ -322,4 +327,5 @@ def _with_prefixes(samples: Samples, prefixes: Sequence[Sequence[int]]) -> tuple
             (entropy, samples.entropy),
         ):
             wide[row, start:end] = narrow[row, : end - start]
-    return Samples(token_ids, logprobs, entropy, lengths, samples.is_finished), origin
+    found = replace(samples, token_ids=token_ids, sampler_logprobs=logprobs, entropy=entropy, lengths=lengths)
+    return found, origin

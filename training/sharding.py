@@ -18,7 +18,8 @@ from training.distributed import from_leader, gathered, is_leader, own_part, pro
 from training.engines import make_engine
 from training.engines.base import Engine, PromptRequest, Samples, Truncation, check_room
 from training.engines.torch_sampler import TorchSampler, joined, uniform_draws
-from training.policy import Policy, Tokens, TokenScores, layers_of
+from training.policy import Policy, TokenScores, layers_of
+from training.rectangles import Tokens
 
 # FSDP looks for the tensors in what a forward pass gives.
 register_dataclass(TokenScores)

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from training.critic import Critic
-from training.policy import Policy, Tokens
+from training.policy import Policy
+from training.rectangles import Tokens
 
 
 class SideModel(Protocol):

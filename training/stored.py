@@ -12,10 +12,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from training.engines.torch_sampler import left_padded
 from training.plans import SampleRequest
-from training.policy import Tokens
 from training.records import EXTRA_PREFIX, TOKEN_COLUMNS, RolloutBatch
+from training.rectangles import Tokens, left_padded
 from training.rollouts import GENERATED, Rollouts, ScoredRollouts
 from training.selection import ChosenPrompt
 from training.spans import RewardSpan, Scored

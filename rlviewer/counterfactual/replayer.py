@@ -25,18 +25,22 @@ class Replayer(ChildProcess):
         self.holds = ""
 
     def replay(
-        self, key: str, request: Mapping[str, Any], body: Callable[[], bytes], *, tick: Callable[[], None]
+        self, key: str, request: Mapping[str, Any], body: Callable[[], tuple[bytes, bytes]], *, tick: Callable[[], None]
     ) -> tuple[dict[str, Any], bytes]:
-        """What the process answers to `request` about the step of that `key`; `body` is asked for where it has another.
+        """What the process answers to `request` about the step of that `key`.
+
+        Args:
+            body: gives the step's batch file and its run's vocabulary; asked where the process has another step.
 
         Raises:
             Refused: the step or the question cannot be worked with.
             ChildProcessError: the process died or does not answer.
         """
-        sent = b"" if self.holds == key else body()
+        batch, pieces = (b"", b"") if self.holds == key else body()
         self.holds = ""
-        header, answer = unpack_frame(self.exchange(pack_frame({"key": key, **request}, sent), frame_size, tick=tick))
-        if "error" in header:
-            raise Refused(header["error"])
+        header = {"key": key, "batch_bytes": len(batch), **request}
+        told, answer = unpack_frame(self.exchange(pack_frame(header, batch + pieces), frame_size, tick=tick))
+        if "error" in told:
+            raise Refused(told["error"])
         self.holds = key
-        return header, answer
+        return told, answer

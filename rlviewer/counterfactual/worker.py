@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+from functools import partial
 
 from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
@@ -17,6 +18,7 @@ from rlviewer.counterfactual.models import Replay, ReplayState
 from rlviewer.counterfactual.replayer import Refused, Replayer
 from rlviewer.counterfactual.step_batch import batch_of, earlier_rewards
 from rlviewer.lib.child_process import ChildProcessError
+from rlviewer.runs.models import Step
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ def do(replays: list[Replay], replayer: Replayer, interrupted: threading.Event) 
                 "rewards": json.loads(replay.rewards),
             }
             try:
-                header, columns = replayer.replay(key, request, lambda: batch_of(step).to_bytes(), tick=tick)
+                header, columns = replayer.replay(key, request, partial(_body, step), tick=tick)
             except (Refused, ChildProcessError) as error:
                 _fail(replay, str(error))
             else:
@@ -109,6 +111,11 @@ def do(replays: list[Replay], replayer: Replayer, interrupted: threading.Event) 
             _fail(replay, f"{type(error).__name__}: {error}")
     else:
         jobs.put_back(left)
+
+
+def _body(step: Step) -> tuple[bytes, bytes]:
+    words = step.run.vocabulary
+    return batch_of(step).to_bytes(), b"" if words is None else bytes(words.payload)
 
 
 def _fail(replay: Replay, why: str) -> None:

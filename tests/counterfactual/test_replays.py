@@ -72,16 +72,16 @@ def test_the_answers_are_those_of_the_trainers_functions(
 def test_the_process_is_sent_a_step_once(step: Step, replayer: Replayer) -> None:
     sent: list[int] = []
 
-    def body() -> bytes:
+    def body() -> tuple[bytes, bytes]:
         sent.append(1)
-        return batch_of(step).to_bytes()
+        return batch_of(step).to_bytes(), b""
 
     request = {"config": CONFIG.to_toml(), "recipe": "grpo", "constants": {}, "rewards": [], "earlier_rewards": None}
     for _ in range(2):
         replayer.replay(f"again {step.pk}", request, body, tick=lambda: None)
     assert len(sent) == 1
     with pytest.raises(Refused, match="was not sent"):
-        replayer.replay("another", request, lambda: b"", tick=lambda: None)
+        replayer.replay("another", request, lambda: (b"", b""), tick=lambda: None)
 
 
 def test_a_step_that_grew_is_worked_out_again(step: Step, alice: User, run: Run) -> None:

@@ -10,6 +10,7 @@ from training.engines.base import ALL_TOKENS, PromptRequest, Samples, SamplingEr
 from training.engines.llama_decode import LlamaDecoder, is_plain_llama
 from training.engines.roomy_cache import make_room
 from training.policy import Policy, Prefilled
+from training.rectangles import left_padded
 
 # Keys and values of all rows that are sampled together stay below this.
 CACHE_BYTES = 1 << 30
@@ -217,11 +218,3 @@ def joined(parts: Sequence[Samples]) -> Samples:
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.is_finished for part in parts]),
     )
-
-
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`[P, S]` token ids with padding on the left, and the mask that is True at the tokens."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return ids, torch.arange(width, device=device) >= width - lengths[:, None]
