@@ -16,6 +16,7 @@ from training.config import RunConfig
 from training.prepare import prepare
 from training.progress import Progress
 from training.run import train_step
+from training.run_state import Run
 
 draws = random.Random(0)  # noqa: S311 - of a benchmark
 
@@ -37,6 +38,7 @@ def configuration(spec: Spec) -> dict[str, Any]:
     reward = "bench.trainer_steps:random_reward" if spec.reward == "random" else "task"
     return {
         "seed": spec.seed,
+        "algorithm": "grpo@trl",
         "threads": torch.get_num_threads(),
         "hooks": {"H4": [reward]},
         "task": {"name": f"file:{spec.prompts}"},
@@ -50,10 +52,14 @@ def configuration(spec: Spec) -> dict[str, Any]:
     }
 
 
-def train(spec: Spec) -> None:
+def prepared(spec: Spec) -> Run:
     folder = Path(spec.work)
     (folder / "spool").mkdir(parents=True, exist_ok=True)
-    run = prepare(RunConfig.from_dict(configuration(spec)), Attempt(folder, 1), str(uuid.uuid4()))
+    return prepare(RunConfig.from_dict(configuration(spec)), Attempt(folder, 1), str(uuid.uuid4()))
+
+
+def train(spec: Spec) -> None:
+    run = prepared(spec)
     if spec.end_chance is not None:
         set_end_chance(run.policy.model, end_ids(run.policy.model, run.policy.tokenizer), spec.end_chance)
     stopwatch = Stopwatch()

@@ -5,7 +5,6 @@ import hashlib
 import json
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ WARM_STEPS = 2
 MATMUL_OPERATIONS = 2 * 4096**3
 # Multiplications and additions of a weight for a token: forward to sample it, forward and backward to learn from it.
 OPERATIONS_PER_WEIGHT = 2 + 6
-STUDENT_T = 1.860  # 95th percentile at 2 x 5 - 2 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ CASES = (
     Case("SmolLM2-135M, 32 x 32, full length", "smollm2", 4, 32, 0.0, 1, 0.85, most_rounds=5),
 )
 ROUNDS = {"small": 5, "full": 9}
-# Learning: the warm-started built-in model on additions of two digits, as in the demo.
-LEARNING_SEEDS, LEARNING_STEPS, LEARNING_RATE, LEARNING_BAR = 5, 60, 1.5e-4, 0.05
 
 
 @dataclass
@@ -83,6 +79,8 @@ def run(size: str, folder: Path) -> list[str]:
         ),
     ]  # fmt: skip
     if size == "full":
+        from bench.trl_learning import learning
+
         lines += ["", *learning(work, python)]
     return [*lines, "", f"Yardstick: 4096^3 float32 matmul {MATMUL_OPERATIONS / floor_rate:.2f} s."]
 
@@ -113,35 +111,6 @@ def measure(case: Case, rounds: int, work: Path, python: Path) -> tuple[Side, Si
             for side, client in clients if number % 2 == 0 else reversed(clients):
                 side.answers.append(client.steps(case.steps))
     return sides
-
-
-def learning(work: Path, python: Path) -> list[str]:
-    """Mean reward over the last half of the steps, ours and TRL's, and the interval of the difference of the means."""
-    found: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for seed in range(LEARNING_SEEDS):
-        plan = spec(
-            work, "builtin", reward="exact", prompts_per_step=8, max_new_tokens=8, end_chance=None,
-            learning_rate=LEARNING_RATE, seed=seed,
-        )  # fmt: skip
-        for name, trainer in (("ours", ours_with(plan)), ("theirs", theirs_with(plan, python))):
-            with trainer as client:
-                client.steps(LEARNING_STEPS // 2)
-                found[name].append(client.steps(LEARNING_STEPS // 2).reward)
-        say(f"seed {seed}: mean reward {found['ours'][-1]:.3f} ours, {found['theirs'][-1]:.3f} TRL's")
-    low, high = difference_interval(found["ours"], found["theirs"])
-    means = [statistics.mean(values) for values in found.values()]
-    return [
-        f"Learning: {LEARNING_STEPS} steps of 64 rollouts on additions of two digits from the same warm start, {LEARNING_SEEDS} seeds"
-        f" each. Mean reward over the last half: {means[0]:.3f} ours, {means[1]:.3f} TRL's; 90 % interval of the difference"
-        f" {low:+.3f} to {high:+.3f} (wanted within {LEARNING_BAR:+} and {-LEARNING_BAR:+}).",
-    ]
-
-
-def difference_interval(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """90 %, of the difference of two means of `LEARNING_SEEDS` each."""
-    difference = statistics.mean(ours) - statistics.mean(theirs)
-    error = ((statistics.variance(ours) + statistics.variance(theirs)) / LEARNING_SEEDS) ** 0.5
-    return difference - STUDENT_T * error, difference + STUDENT_T * error
 
 
 class Trainer(Client):

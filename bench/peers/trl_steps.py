@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+WITNESSED_STEPS = 3
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -32,6 +34,7 @@ class Spec:
     )  # of every token to be the last, 0 for completions of full length; None leaves the model alone
     learning_rate: float
     seed: int
+    witness: str = ""  # file that TRL's first steps are written to: completions, gradients, weights
 
 
 @dataclass
@@ -122,6 +125,7 @@ def train(spec: Spec) -> None:
     if spec.end_chance is not None:
         set_end_chance(model, end_ids(model, tokenizer), spec.end_chance)
     stopwatch, draws = Stopwatch(), random.Random(spec.seed)  # noqa: S311 - of a benchmark
+    witnessed: list[dict[str, Any]] = []
 
     def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
         if spec.reward == "random":
@@ -129,6 +133,7 @@ def train(spec: Spec) -> None:
         else:
             rewards = [float(one == wanted) for one, wanted in zip(completions, answer, strict=True)]
         stopwatch.count([len(ids) for ids in completion_ids], rewards)
+        witnessed.append({"completions": completion_ids})
         return rewards
 
     class Steps(transformers.TrainerCallback):
@@ -136,7 +141,17 @@ def train(spec: Spec) -> None:
             say({"ready": True})
             stopwatch.wait()
 
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if spec.witness:
+                named = model.named_parameters()
+                gradients = {name: one.grad.clone() for name, one in named if one.grad is not None}
+                witnessed[-1] |= {"reward": stopwatch.rewards[-1], "gradients": gradients}
+
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if spec.witness:
+                witnessed[-1]["weights"] = {name: one.detach().clone() for name, one in model.named_parameters()}
+                if len(witnessed) == WITNESSED_STEPS:
+                    torch.save(witnessed, spec.witness)
             control.should_training_stop = not stopwatch.step()
 
     batch = spec.group_size * spec.prompts_per_step
@@ -145,9 +160,10 @@ def train(spec: Spec) -> None:
         disable_tqdm=True, logging_steps=10**9, max_steps=10**6, shuffle_dataset=False,
         per_device_train_batch_size=batch, gradient_accumulation_steps=1, num_generations=spec.group_size,
         max_completion_length=spec.max_new_tokens, temperature=1.0,
-        # What our recipe `grpo` does: the paper's, and Adam as we set it.
-        loss_type="grpo", scale_rewards="group", beta=0.0, epsilon=0.2, num_iterations=1,
-        learning_rate=spec.learning_rate, lr_scheduler_type="constant", max_grad_norm=1.0,
+        # Its own defaults, which our preset `grpo@trl` takes.
+        loss_type="dapo", scale_rewards="group", beta=0.0, epsilon=0.2, num_iterations=1, max_grad_norm=1.0,
+        # Adam as we set it.
+        learning_rate=spec.learning_rate, lr_scheduler_type="constant",
         adam_beta1=0.9, adam_beta2=0.99, adam_epsilon=1e-8, weight_decay=0.0, gradient_checkpointing=False,
     )  # fmt: skip
     trainer = GRPOTrainer(
