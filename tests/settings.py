@@ -10,6 +10,7 @@ from pathlib import Path
 from rlviewer.embedded import paths
 
 HOME_OF_TESTS = Path(tempfile.mkdtemp(prefix="rlviewer-tests-"))
+(HOME_OF_TESTS / "static").mkdir()  # WhiteNoise warns of a folder that is not there
 # Processes that share the tests inherit what the first one decided, and each brings its own.
 missing = " ".join(name for name in ("DATABASE_URL", "REDIS_URL") if not os.environ.get(name))
 brought = os.environ.setdefault("RLVIEWER_TESTS_BRING", missing)
