@@ -1,16 +1,14 @@
 """The API under /api/v1/: who may call, strict JSON, errors in words. Each app brings its router."""
 
-import json
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 from ninja.renderers import BaseRenderer
-from ninja.responses import NinjaJSONEncoder
 
 from rlviewer.accounts.api_auth import TokenOrSession
-from rlviewer.lib.json import strict_json
+from rlviewer.lib.json import encoded
 from rlviewer.runs.api import router as runs_router
 from rlviewer.search.api import router as search_router
 
@@ -26,10 +24,8 @@ class StrictRenderer(BaseRenderer):
 
     media_type = "application/json"
 
-    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> str:
-        return json.dumps(
-            strict_json(data), cls=NinjaJSONEncoder, allow_nan=False, ensure_ascii=False, separators=(",", ":")
-        )
+    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> bytes:
+        return encoded(data)
 
 
 api = NinjaAPI(

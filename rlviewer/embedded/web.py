@@ -5,6 +5,7 @@ docker-compose.yml) it binds RLVIEWER_BIND:RLVIEWER_PORT.
 """
 
 import argparse
+import gc
 import os
 import socket
 import sys
@@ -29,6 +30,9 @@ class AnnouncingServer(uvicorn.Server):
         get_resolver().url_patterns  # noqa: B018
         if self.channel is not None and self.channel.recv(2) != b"go":
             sys.exit("told to stop before the database was ready")
+        # What is loaded stays: no collection of garbage, in the middle of a request, need walk it again.
+        gc.collect()
+        gc.freeze()
         await super().startup(sockets=sockets)
         if self.channel is not None and self.started:
             self.channel.sendall(b"up")

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from pydantic_core import to_json
+
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
 
 
@@ -20,6 +22,11 @@ def strict_json(value: Any) -> Any:
 def dumps(value: Any) -> str:
     """Strict JSON text; non-finite floats become the strings of `strict_json`."""
     return json.dumps(strict_json(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def encoded(value: Any) -> bytes:
+    """The same of an answer, many times as fast; also takes times and UUIDs."""
+    return to_json(value, inf_nan_mode="strings")
 
 
 class JsonError(ValueError):

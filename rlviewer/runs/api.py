@@ -2,14 +2,17 @@
 
 import base64
 import difflib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from django.db.models import Q, QuerySet
+from django.http import HttpResponse
 from ninja import Path, Query, Router, Schema
 from ninja.errors import HttpError
 
 from rlviewer.accounts.api_auth import ApiRequest
 from rlviewer.accounts.models import Project, User
+from rlviewer.lib.json import encoded
 from rlviewer.runs.api_schemas import (
     AttemptOut,
     CheckpointOut,
@@ -29,7 +32,7 @@ from rlviewer.runs.api_schemas import (
     StepOut,
     columns,
 )
-from rlviewer.runs.models import MetricChunk, Rollout, Run, Step
+from rlviewer.runs.models import MetricChunk, RewardPart, Rollout, Run, Step, StopReason
 
 router = Router(tags=["runs"])
 PathId = Annotated[int, Path(ge=1, le=2**63 - 1)]
@@ -104,33 +107,37 @@ def metric_list(request: ApiRequest, run_id: PathId, filters: Query[MetricFilter
 
 
 @router.get("/rollouts/{rollout_id}", response=RolloutDetail)
-def rollout_detail(request: ApiRequest, rollout_id: PathId) -> dict[str, Any]:
+def rollout_detail(request: ApiRequest, rollout_id: PathId) -> HttpResponse:
     """One rollout with its prompt, completion, every per-token array and the parts of its reward."""
     from rlviewer.runs.tokens import unpack_chunk
 
     visible = Rollout.objects.filter(step__run__in=Run.objects.visible_to(request.auth), pk=rollout_id)
-    rollout = visible.select_related("group__prompt", "chunk").first()
-    if rollout is None:
+    prompt = [f"group__prompt__{name}" for name in ("text", "answer", "generator", "parameters", "difficulty")]
+    found = list(visible.values_list("chunk__payload", "position", *prompt, *columns(RolloutOut).values()))
+    if not found:
         raise HttpError(404, f"There is no rollout {rollout_id} among those you may see.")
-    chunk = unpack_chunk(rollout.chunk.payload)
-    packed, prompt = chunk.rollouts[rollout.position], rollout.group.prompt
-    return {
-        **read(visible, RolloutOut).get(),
-        "prompt": text(bytes(prompt.text)),
+    payload, position, asked, answer, generator, parameters, difficulty, *own = found[0]
+    chunk = unpack_chunk(payload)
+    packed = chunk.rollouts[position]
+    parts = RewardPart.objects.filter(rollout=rollout_id).order_by("part").values(*columns(RewardPartOut).values())
+    return as_json({
+        **rollout_out(own),
+        "prompt": text(bytes(asked)),
         "prompt_ids": None if chunk.prompt_ids is None else chunk.prompt_ids.tolist(),
-        "answer": None if prompt.answer is None else text(bytes(prompt.answer)),
-        "generator": prompt.generator,
-        "parameters": prompt.parameters,
-        "difficulty": prompt.difficulty,
+        "answer": None if answer is None else text(bytes(answer)),
+        "generator": generator,
+        "parameters": parameters,
+        "difficulty": difficulty,
         "completion": text(packed.completion),
         "columns": {name: values.tolist() for name, values in packed.columns.items()},
         "details": {name: plain(value) for name, value in packed.details.items()},
-        "reward_parts": list(read(rollout.reward_parts.order_by("part"), RewardPartOut)),
-    }
+        "reward_parts": list(parts),
+    })  # fmt: skip
 
 
 def visible_run(request: ApiRequest, run_id: int) -> Run:
-    run = Run.objects.visible_to(request.auth).filter(pk=run_id).first()
+    # Its configuration may be long.
+    run = next(iter(Run.objects.visible_to(request.auth).filter(pk=run_id).only("pk")), None)
     if run is None:
         raise HttpError(404, f"There is no run {run_id} among those you may see; GET /api/v1/runs lists them.")
     return run
@@ -148,6 +155,18 @@ def refuse_unknown(request: ApiRequest, filters: PageFilters) -> None:
 
 def read(rows: QuerySet[Any, Any], schema: type[Schema], *more: str) -> QuerySet[Any, dict[str, Any]]:
     return rows.values(*columns(schema).values(), *more)
+
+
+def rollout_out(row: Sequence[Any]) -> dict[str, Any]:
+    """A row of `columns(RolloutOut)` as the answer has it."""
+    made = dict(zip(RolloutOut.model_fields, row, strict=True))
+    made["stop_reason"] = StopReason(made["stop_reason"]).label
+    return made
+
+
+def as_json(answer: dict[str, Any]) -> HttpResponse:
+    """What is made of columns alone, so that checking each value against the schema would only cost time."""
+    return HttpResponse(encoded(answer), content_type="application/json; charset=utf-8")
 
 
 def page(rows: QuerySet[Any, dict[str, Any]], limit: int) -> dict[str, Any]:

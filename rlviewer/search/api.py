@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpResponse
 from ninja import Query, Router
 from ninja.errors import HttpError
 
 from rlviewer.accounts.api_auth import ApiRequest
-from rlviewer.runs.api import PathId, read, refuse_unknown, visible_run
-from rlviewer.runs.api_schemas import Page, RolloutFilters, RolloutOut
+from rlviewer.runs.api import PathId, as_json, read, refuse_unknown, rollout_out, visible_run
+from rlviewer.runs.api_schemas import Page, RolloutFilters, RolloutOut, columns
 from rlviewer.runs.models import Rollout
-from rlviewer.search.browse import Place, Scope, Search, Sort
+from rlviewer.search.browse import Among, Place, Scope, Search, Sort
 from rlviewer.search.fields import FIELDS
 from rlviewer.search.language import FilterError
 from rlviewer.search.tree import Comparison, Node
@@ -24,11 +24,12 @@ OLDEST = Sort(FIELDS["id"])
 
 
 @router.get("/runs/{run_id}/rollouts", response=Page[RolloutOut])
-def rollout_list(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> dict[str, Any]:
+def rollout_list(request: ApiRequest, run_id: PathId, filters: Query[RolloutFilters]) -> HttpResponse:
     """Rollouts without their tokens, in the order they were stored."""
     refuse_unknown(request, filters)
     rows, following = found(request, run_id, filters)
-    return {"items": list(read(rows, RolloutOut)), "next": following}
+    items = [rollout_out(row) for row in rows.values_list(*columns(RolloutOut).values())]
+    return as_json({"items": items, "next": following})
 
 
 @router.get(
@@ -71,4 +72,4 @@ def found(request: ApiRequest, run_id: int, filters: RolloutFilters) -> tuple[Qu
     after = Place(filters.after, filters.after) if filters.after else None
     rows = search.find(OLDEST, after=after, limit=filters.limit)
     following = rows.places[-1].id if rows.has_more else rows.resume.id if rows.resume else None
-    return Rollout.objects.filter(pk__in=rows.ids).order_by("pk"), following
+    return Rollout.objects.filter(Among(F("pk"), rows.ids)).order_by("pk"), following

@@ -19,7 +19,7 @@ from django.db.models import BigIntegerField, F, Func, Lookup, Q, QuerySet, Sum,
 from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, TupleLessThan
 
 from rlviewer.accounts.models import Project
-from rlviewer.runs.models import Rollout, Run, Step
+from rlviewer.runs.models import Prompt, Rollout, Run, Step
 from rlviewer.search.compile import Conditions, compile_filter
 from rlviewer.search.fields import FIELDS, Field
 from rlviewer.search.language import parse
@@ -35,6 +35,8 @@ IDS_AT_ONCE = 50_000  # of an export
 # Runs of a project whose own indexes are merged; of more the rows are sorted.
 MERGED_RUNS = 32
 INDEXED = {"reward", "advantage", "length"}
+# Of few different values, none beside the rollout: a page asks value by value, each in the order of ids.
+FEW_VALUES, MOST_VALUES = {"task"}, 20
 STEP_PATHS = {"step": "index", "split": "split", "run": "run_id"}  # as Step spells them
 SCAN_SECONDS = 0.15  # of one request; the page asks again where it stopped
 NAN = math.nan
@@ -69,13 +71,13 @@ class Scope:
         return steps if self.every_attempt else steps.filter(is_current=True)
 
     def rollouts(self) -> QuerySet[Rollout]:
-        """At most two queries; superseded steps are few, so they are named rather than joined."""
+        """At most two queries, the first time; superseded steps are few, so they are named rather than joined."""
         rows = Rollout.objects.filter(run_id__in=self.runs)
-        if self.every_attempt:
-            return rows
-        replaced = Step.objects.filter(run__in=self.runs, is_current=False)
-        old = list(replaced.values_list("pk", flat=True))
-        return rows.exclude(step_id__in=old) if old else rows
+        return rows if self.every_attempt or not self._replaced else rows.exclude(step_id__in=self._replaced)
+
+    @cached_property
+    def _replaced(self) -> list[int]:
+        return list(Step.objects.filter(run__in=self.runs, is_current=False).values_list("pk", flat=True))
 
     @cached_property
     def runs(self) -> list[int]:
@@ -286,7 +288,8 @@ class Search:
     ) -> Found:
         hits: list[Place] = []
         place, scanned, window = after, 0, FIRST_WINDOW
-        deadline = time.monotonic() + (SCAN_SECONDS if seconds is None else seconds)
+        begin = time.monotonic()
+        deadline = begin + (SCAN_SECONDS if seconds is None else seconds)
         is_over = False
         while len(hits) <= limit and not is_over and (not scanned or time.monotonic() < deadline):
             places = ordered(way, sort, after=place, backwards=backwards, limit=window)
@@ -295,7 +298,10 @@ class Search:
             hits += [found for found in places if found.id in matching]
             scanned += len(places)
             place = places[-1] if places else place
-            window = min(LAST_WINDOW, 2 * window)
+            # As many as the time that is left will do at the rate so far.
+            spent, left = time.monotonic() - begin, deadline - time.monotonic()
+            fitting = max(FIRST_WINDOW, scanned * left / max(spent, 1e-6))
+            window = int(min(LAST_WINDOW, 2 * window, fitting))
         page = hits[:limit]
         resume = None if is_over or len(hits) > limit else place
         return Found(page[::-1] if backwards else page, len(hits) > limit, resume, scanned)
@@ -387,6 +393,8 @@ def ordered(way: Way, sort: Sort, *, after: Place | None, backwards: bool, limit
     start = names.index(after.phase) if after and after.phase in names else 0
     is_descending = sort.is_descending != backwards
     found: list[Place] = []
+    if sort.field.name in FEW_VALUES and not way.is_gathered and (values := _values(way, after, is_descending)):
+        return _value_by_value(way, sort, values, after, is_descending, limit)
     for name, condition in phases[start:]:
         if after and name == after.phase:
             condition &= _beyond(sort, after, is_descending)
@@ -401,6 +409,33 @@ def ordered(way: Way, sort: Sort, *, after: Place | None, backwards: bool, limit
         if len(queries) > 1:
             places.sort(key=lambda place: place.id if name else (place.value, place.id), reverse=is_descending)
         found += places[:wanted]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _values(way: Way, after: Place | None, is_descending: bool) -> list[str]:
+    """The tasks from this place on, in their order; none when there are too many to ask one by one."""
+    prompts = Prompt.objects.filter(project__in=Run.objects.filter(pk__in=way.runs).values("project"))
+    if after:
+        prompts = prompts.filter(**{f"generator__{'lte' if is_descending else 'gte'}": after.value})
+    prompts = prompts.order_by("-generator" if is_descending else "generator")
+    values = list(prompts.values_list("generator", flat=True).distinct()[: MOST_VALUES + 1])
+    return values if len(values) <= MOST_VALUES else []
+
+
+def _value_by_value(
+    way: Way, sort: Sort, values: Sequence[str], after: Place | None, is_descending: bool, limit: int
+) -> list[Place]:
+    """As `ordered`. Two queries for each value that is needed; the rows of a rare one are gathered."""
+    found: list[Place] = []
+    for value in values:
+        rows = way.rows.filter(**{sort.field.path: value})
+        key = F("pk") + 0 if expected(rows) <= GATHERED else F("pk")
+        if after and value == after.value:
+            rows = rows.filter(pk__lt=after.id) if is_descending else rows.filter(pk__gt=after.id)
+        ids = rows.order_by(key.desc() if is_descending else key.asc()).values_list("pk", flat=True)
+        found += [Place(value, pk) for pk in ids[: limit - len(found)]]
         if len(found) >= limit:
             break
     return found

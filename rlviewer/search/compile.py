@@ -8,6 +8,7 @@ from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import DataError, OperationalError, connection, transaction
 from django.db.models import BooleanField, ExpressionWrapper, FloatField, Func, OuterRef, Q, Subquery, Sum, Value
 from django.db.models.fields import Field as Column
+from django.db.models.functions import StrIndex
 from django.db.models.lookups import Exact, GreaterThan, GreaterThanOrEqual, IsNull, LessThan, LessThanOrEqual
 
 from rlviewer.lib.text import bytes_from_str, text_from_bytes
@@ -113,8 +114,11 @@ def _text(node: Text) -> Q:
 
 def _matches(node: Text, column: str) -> Q:
     text = escaped(node.text)
+    if node.kind == "substring" and not node.ignores_case:
+        # Skips ahead by the length of what it looks for; LIKE goes byte by byte.
+        return Q(GreaterThan(StrIndex(column, Value(text)), 0))
     if node.kind == "substring":
-        return Q(**{f"{column}__{'icontains' if node.ignores_case else 'contains'}": text})
+        return Q(**{f"{column}__icontains": text})
     if node.kind == "regex":
         _probe(text, node)
         return Q(**{f"{column}__{'iregex' if node.ignores_case else 'regex'}": text})

@@ -29,7 +29,7 @@ from rlviewer.search.columns import chosen_columns, offered_columns, save_column
 from rlviewer.search.facets import facets
 from rlviewer.search.fields import FIELDS, FORMS, Field
 from rlviewer.search.language import FilterError, parse
-from rlviewer.search.lines import read_lines
+from rlviewer.search.lines import read_lines, rows_html
 from rlviewer.search.preview import preview
 from rlviewer.search.sides import side_by_side
 from rlviewer.search.totals import Counted, count, known_values, spread
@@ -135,13 +135,15 @@ def _page(request: SignedInRequest, search: Search, state: State) -> dict[str, A
     backwards = state.before is not None or state.is_end
     found = search.find(state.sort, after=state.before or state.after, backwards=backwards, limit=per_page)
     columns = chosen_columns(request.user, search.scope)
+    lines = read_lines(found.ids, columns, search.tree)
     places, query = found.places, _query(request)
     has_next = found.has_more if not backwards else state.before is not None
     has_previous = found.has_more if backwards else not state.is_first_page
     return {
         "search": search,
         "found": found,
-        "lines": read_lines(found.ids, columns, search.tree),
+        "lines": lines,
+        "rows": rows_html(lines),
         "columns": columns,
         "heads": _heads(columns, state.sort, query),
         "meaning": meaning(search.tree, state.sort),

@@ -8,13 +8,16 @@ from django.urls import reverse
 
 from rlviewer.accounts.models import Project, User
 from rlviewer.ingest.services import store_batch
-from rlviewer.runs.models import Attempt, Group, Rollout, Run
+from rlviewer.lib.visible import visible_end
+from rlviewer.runs.models import Attempt, Group, Prompt, Rollout, Run
 from rlviewer.search import browse, totals, views
 from rlviewer.search.browse import Place, Scope, Search, Sort
 from rlviewer.search.fields import COLUMNS, FIELDS
+from rlviewer.search.lines import read_lines
 from rlviewer.search.models import ListColumns, RolloutText
 from rlviewer.search.services import index_pending
 from rlviewer.search.totals import Counted, count, spread
+from rlviewer.search.tree import All
 from rlviewer.search.words import meaning
 from tests.factories import fill_run, make_batch, make_project, make_run
 
@@ -210,9 +213,9 @@ def test_the_filter_in_plain_words(text: str, sort: str, words: str, db: None) -
 
 def test_page_and_fragment(client: Client, run: Run, django_assert_num_queries) -> None:
     address = reverse("rollout-list", args=[run.pk])
-    # Session, person, run; savepoint, limit, replaced steps, ids, columns, rollouts, chunks, prompts, cells, savepoint;
-    # replaced steps, tasks, splits and labels for the completion; replaced steps, parts of the reward; role.
-    with django_assert_num_queries(20):
+    # Session, person, run; savepoint, limit, replaced steps, ids, columns, lines, savepoint;
+    # tasks, splits and labels for the completion; parts of the reward; role.
+    with django_assert_num_queries(15):
         page = client.get(address)
     assert page.content.decode().count("<tr data-row") == 80
     fragment = client.get(address, {"filter": "correct:yes"}, headers={"HX-Request": "true"}).content.decode()
@@ -223,6 +226,43 @@ def test_page_and_fragment(client: Client, run: Run, django_assert_num_queries) 
         address, {"filter": "correct:yes", "part": "total"}, headers={"HX-Request": "true"}
     ).content.decode()
     assert f"<strong>{len(ids(run, 'correct:yes'))}</strong>" in total
+
+
+def test_a_line_is_the_same_from_the_index_as_from_what_is_stored(project: Project) -> None:
+    texts = [
+        b"",
+        b"a\0b\xff\n",
+        b"\xf4\x8f\xbc\x80" * 121,
+        b"\xf4\x8f\xbc\x80" * 120,
+        b"\xe4" * 130,
+        "é€😀".encode() * 60,
+    ]
+    texts += [b"x" * 120, b"x" * 121]
+    run = make_run(project)
+    store_batch(make_batch(run, groups=1, group_size=len(texts), completion=texts), source="test")
+    wanted = list(Rollout.objects.order_by("pk").values_list("pk", flat=True))
+    before = read_lines(wanted, [], All(()))
+    index_pending()
+    assert read_lines(wanted, [], All(())) == before
+    assert [line.completion[2] for line in before] == [visible_end(text) for text in texts]
+
+
+def test_tasks_are_met_value_by_value_in_the_order_of_all(run: Run, monkeypatch) -> None:
+    for number, prompt in enumerate(Prompt.objects.order_by("pk")):
+        prompt.generator = ["b", "", "z"][number % 3]
+        prompt.save()
+    find = search(run).find
+    for text in ("task", "-task"):
+        sort, key = Sort.from_text(text), lambda row: (row[1], row[0])
+        rows = Rollout.objects.values_list("pk", "group__prompt__generator")
+        wanted = [pk for pk, _ in sorted(rows, key=key, reverse=sort.is_descending)]
+        for gathered in (0, 100_000):
+            monkeypatch.setattr(browse, "GATHERED", gathered)
+            assert find(sort, limit=1000).ids == wanted
+            assert find(sort, limit=9, backwards=True).ids == wanted[-9:]
+            page = find(sort, limit=len(wanted) - 7)
+            assert find(sort, after=page.places[-1], limit=9).ids == wanted[-7:]
+            assert find(sort, after=page.places[-1], limit=9, backwards=True).ids == page.ids[-10:-1]
 
 
 def test_a_broken_filter_says_where_and_leaves_the_list_alone(client: Client, run: Run) -> None:
@@ -260,7 +300,7 @@ def test_mistyped_addresses_still_show_rollouts(client: Client, run: Run, query:
 
 def first_row(client: Client, run: Run, **query: str) -> Rollout:
     page = client.get(reverse("rollout-list", args=[run.pk]), query, follow=True)
-    return Rollout.objects.select_related("step").get(pk=page.context["lines"][0].rollout.pk)
+    return Rollout.objects.select_related("step").get(pk=page.context["lines"][0].id)
 
 
 def test_going_to_a_step_a_rollout_or_a_value(client: Client, run: Run) -> None:
@@ -279,10 +319,10 @@ def test_pages_link_forth_and_back(client: Client, run: Run, monkeypatch) -> Non
     pages, here = [], "?sort=-reward"
     while here:
         context = client.get(address + here).context
-        pages.append([line.rollout.pk for line in context["lines"]])
+        pages.append([line.id for line in context["lines"]])
         here, back = context["next"], context["previous"]
     assert [pk for page in pages for pk in page] == ids(run, "", "-reward") and list(map(len, pages)) == [30, 30, 20]
-    assert [line.rollout.pk for line in client.get(address + back).context["lines"]] == pages[1]
+    assert [line.id for line in client.get(address + back).context["lines"]] == pages[1]
 
 
 def test_what_matched_is_marked(client: Client, run: Run) -> None:
