@@ -42,6 +42,8 @@ LIGHT = (
     "training.ranks",
     "training.replay_frames",
     "training.recipes",
+    "training.rewards",
+    "training.own",
     "training.legality",
     "training.tasks",
 )

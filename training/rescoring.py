@@ -81,7 +81,7 @@ def _made_again(chosen: ChosenPrompt, family: TaskFamily, params: Mapping[str, A
     if family.tasks:
         found = next((task for task in family.tasks(params) if task.prompt == stored.prompt), None)
     else:
-        found = make_task(family, stored.params or params, stored.seed)
+        found = make_task(family, {**params, **stored.params}, stored.seed)
     if found is None or found.prompt != stored.prompt:
         raise CannotSay(f"the task of group {stored.payload['group']} cannot be made again by {family.name}")
     return replace(chosen, task=found)

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 from rlviewer.accounts.models import User
 from rlviewer.counterfactual.models import Replay, ReplayState
 from rlviewer.runs.models import Step
+from training import own
 from training.replay_frames import VERSION
 
 # A worker that has not been heard of for this long lost its work to whoever asks next.
@@ -49,7 +50,10 @@ def of_step(step: Step) -> QuerySet[Replay]:
 
 
 def ask(user: User, step: Step, questions: Iterable[Question]) -> None:
-    """Ask a worker; what is known or waits already stays as it is, what failed is tried again."""
+    """Ask a worker; what waits or is known already stays as it is. Tried again is what failed, and what code of others judged,
+    which may have changed since.
+    """
+    questions = list(questions)
     rows = [
         Replay(
             step=step,
@@ -66,6 +70,11 @@ def ask(user: User, step: Step, questions: Iterable[Question]) -> None:
         Replay.objects.bulk_create(rows, ignore_conflicts=True)
         failed = of_step(step).filter(state=ReplayState.FAILED, recipe__in=[row.recipe for row in rows])
         failed.update(state=ReplayState.QUEUED, error="", fence=0)
+        for question in questions:
+            if any(map(own.is_own, question.rewards)):
+                recipe, constants, rewards = question.key
+                known_ones = of_step(step).filter(recipe=recipe, constants=constants, rewards=rewards)
+                known_ones.filter(state=ReplayState.FINISHED).update(state=ReplayState.QUEUED, fence=0)
 
 
 # What a worker does.

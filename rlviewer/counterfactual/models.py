@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import MD5
 
+from rlviewer.accounts.models import Project
 from rlviewer.runs.models import Step
 
 
@@ -55,3 +56,29 @@ class Replay(models.Model):
     @property
     def is_over(self) -> bool:
         return self.state in {ReplayState.FINISHED, ReplayState.FAILED}
+
+
+class RewardDefinition(models.Model):
+    """The code of a reward as a worker found it when it judged rollouts; every version is kept."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=300)
+    version = models.CharField(max_length=20)  # digest of its file
+    source = models.TextField(blank=True)
+    seen_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="reward_version_once")]
+
+
+class RewardNote(models.Model):
+    """What people know of a reward: how it can be had without deserving it, what it misses."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=300)
+    text = models.TextField()
+    author = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    written_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["project", "name"], name="reward_notes")]

@@ -129,18 +129,22 @@ def knobs_of(run: Run, state: State) -> list[Knob]:
     for name, param in recipe.params.items():
         if name not in (replayed | COMMON.keys()) - NOT_REPLAYED or isinstance(param.default, tuple | list):
             continue
-        stands, error = told.get(name, param.default), ""
-        value = stands
-        if name in state.raw:
-            try:
-                value = _typed(state.raw[name], param)
-                check_params({name: param}, {name: value}, where="")
-            except ConfigError as problem:
-                value, error = stands, problem.message
-            except ValueError:
-                value, error = stands, f"must be a number, got {state.raw[name]!r}"
-        found.append(Knob(name, param, value, error))
+        found.append(typed_knob(name, param, state.raw.get(name, ""), told.get(name, param.default)))
     return found
+
+
+def typed_knob(name: str, param: Param, text: str, stands: Any) -> Knob:
+    """The knob as it was written; where that is wrong, as it stands and with what is wrong."""
+    if not text:
+        return Knob(name, param, stands)
+    try:
+        value = _typed(text, param)
+        check_params({name: param}, {name: value}, where="")
+    except ConfigError as problem:
+        return Knob(name, param, stands, problem.message)
+    except ValueError:
+        return Knob(name, param, stands, f"must be a number, got {text!r}")
+    return Knob(name, param, value)
 
 
 def moved(run: Run, knobs: Sequence[Knob], state: State) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from rlviewer.counterfactual import jobs
 from rlviewer.counterfactual.models import Replay, ReplayState
 from rlviewer.counterfactual.replayer import Refused, Replayer
+from rlviewer.counterfactual.rewards import keep_definitions
 from rlviewer.counterfactual.step_batch import batch_of, earlier_rewards
 from rlviewer.lib.child_process import ChildProcessError
 from rlviewer.runs.models import Step
@@ -91,6 +92,7 @@ def do(replays: list[Replay], replayer: Replayer, interrupted: threading.Event) 
             except (Refused, ChildProcessError) as error:
                 _fail(replay, str(error))
             else:
+                keep_definitions(step.run.project_id, header.get("definitions", []))
                 jobs.write(
                     replay,
                     state=ReplayState.FINISHED,

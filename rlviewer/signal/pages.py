@@ -39,7 +39,7 @@ class SignalPage:
 
 DEFAULT = "dead-groups"
 # Pages of later apps, by the name of their address.
-FURTHER = {"counterfactual": "Other algorithms"}
+FURTHER = {"counterfactual": "Other algorithms", "rescore": "Other rewards"}
 PAGES: dict[str, SignalPage] = {
     DEFAULT: SignalPage(
         "Dead groups",
