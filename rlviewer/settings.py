@@ -99,6 +99,8 @@ def database_from_url(url: str) -> dict[str, Any]:
 
 DATABASE_URL = env_str("DATABASE_URL")
 REDIS_URL = env_str("REDIS_URL") or paths.redis_url(HOME)
+# Rewards of one's own on the worker, module:function, that members may have judge stored rollouts anew.
+REWARDS = env_list("RLVIEWER_REWARDS", [])
 USES_EMBEDDED_POSTGRES = not DATABASE_URL
 USES_EMBEDDED_REDIS = not env_str("REDIS_URL")
 
