@@ -124,7 +124,7 @@ class Site:
                 command, env=environment, stdout=out, stderr=out, cwd=Path(__file__).parents[1]
             )
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        self.cookie = _signed_in()
+        self.cookie, self.token = _signed_in()
         deadline = time.monotonic() + START_SECONDS
         while not self._serves():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -138,7 +138,9 @@ class Site:
         return False
 
     def get(self, path: str) -> str:
-        headers = {"Cookie": self.cookie, "Host": f"127.0.0.1:{self.port}"}
+        """As a browser asks for a page, and as a program asks the API."""
+        headers = {"Host": f"127.0.0.1:{self.port}"}
+        headers |= {"Authorization": f"Bearer {self.token}"} if path.startswith(API) else {"Cookie": self.cookie}
         if "part=" in path:
             headers["HX-Request"] = "true"
         try:
@@ -159,12 +161,13 @@ class Site:
         self.process.wait(30)
 
 
-def _signed_in() -> str:
+def _signed_in() -> tuple[str, str]:
+    """The cookie of a session, and a token for the API."""
     from django.conf import settings
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
     from django.contrib.sessions.backends.db import SessionStore
 
-    from rlviewer.accounts.models import User
+    from rlviewer.accounts.models import ApiToken, User
 
     user, _ = User.objects.get_or_create(username="bench", defaults={"is_superuser": True, "is_staff": True})
     session = SessionStore()
@@ -172,7 +175,7 @@ def _signed_in() -> str:
     session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     session[HASH_SESSION_KEY] = user.get_session_auth_hash()
     session.save()
-    return f"{settings.SESSION_COOKIE_NAME}={session.session_key}"
+    return f"{settings.SESSION_COOKIE_NAME}={session.session_key}", ApiToken.issue(user, "bench")[1]
 
 
 def timed(times: int, work: Callable[[], object]) -> Timed:
@@ -349,8 +352,9 @@ def beside(size: str, site: Site, folder: Path, server: BenchServer) -> list[str
             running.kill()
     return [
         "",
-        f"The same {peer_rollouts(size):,} rollouts in each peer, asked for as its own pages ask its server, medians in turns. Ours is the"
-        " API's answer, which is data as well; beside it the whole page that a person sees.",
+        f"The same {peer_rollouts(size):,} rollouts in each peer, asked for as its own pages ask its server, medians in turns. MLflow's is"
+        " `traces/search` and `traces/get`, Phoenix' its GraphQL; ours `/api/v1/runs/N/rollouts` and `/api/v1/rollouts/N` with every"
+        " token, asked with a token of a person; beside it the whole page that a person sees.",
         "",
         *table(["", "read", "peer (ms)", "rlviewer (ms)", "ratio", "at least", "our page (ms)"], rows),
     ]  # fmt: skip

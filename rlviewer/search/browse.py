@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from django.db import connection, transaction
-from django.db.models import BigIntegerField, F, Func, Lookup, Q, QuerySet, Sum, Value
+from django.db.models import BigIntegerField, F, Func, Lookup, Max, Min, Q, QuerySet, Sum, Value
 from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, TupleLessThan
 
 from rlviewer.accounts.models import Project
@@ -216,7 +216,16 @@ class Search:
 
     def rows(self) -> QuerySet[Rollout]:
         """All that stored values and the index of words leave; where `scans`, texts are not read yet."""
-        return self.stored().filter(self.conditions.words or Q())
+        return self.stored().filter(self._words or Q())
+
+    @cached_property
+    def _words(self) -> Q | None:
+        """The words, near the run: the index knows those of every run. One query where words are asked of a run."""
+        words, run = self.conditions.words, self.scope.run
+        if words is None or run is None:
+            return words
+        ends = Rollout.objects.filter(run_id=run.pk).aggregate(first=Min("pk"), last=Max("pk"))
+        return words & Q(rollouttext__rollout__gte=ends["first"] or 0, rollouttext__rollout__lte=ends["last"] or 0)
 
     @property
     def scans(self) -> bool:

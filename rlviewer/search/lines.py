@@ -22,6 +22,7 @@ from rlviewer.runs.templatetags.show import exact, missing, num, percent, run_co
 from rlviewer.runs.tokens import PackedRollout, unpack_chunk
 from rlviewer.search.compile import TEXT, escaped
 from rlviewer.search.fields import Field
+from rlviewer.search.models import RolloutText
 from rlviewer.search.tree import All, Any, Node, Text
 
 BEFORE, AFTER = 12, 120
@@ -79,8 +80,8 @@ class Line:
 
 
 def read_lines(ids: Sequence[int], columns: Sequence[Field], tree: All) -> list[Line]:
-    """In the order of `ids`. One query; one more for texts that are marked or not indexed yet, for an expression, for prompts that
-    are marked, and for parts of the reward.
+    """In the order of `ids`. One query; one more each for texts that are marked, texts that are not indexed yet, an expression,
+    prompts that are marked, and parts of the reward.
     """
     paths = [field.path for field in columns if field.path]
     begin = Substr("group__prompt__text", 1, 4 * PROMPT_CHARACTERS + 4)
@@ -88,16 +89,16 @@ def read_lines(ids: Sequence[int], columns: Sequence[Field], tree: All) -> list[
     rows = {row[0]: (_Row(*row[: len(OWN)]), *row[len(OWN) :]) for row in found}
     looked_for, asked = patterns(list(rows), tree), patterns(list(rows), tree, of="prompt")
     has_transform = any(field.name == "transform" for field in columns)
-    unpacked = _unpacked(
-        [row for row, _, end, *_ in rows.values() if end is None or has_transform or row.id in looked_for]
-    )
+    unpacked = _unpacked([row for row, _, end, *_ in rows.values() if end is None or has_transform])
+    marked = RolloutText.objects.filter(pk__in=looked_for.keys() - unpacked.keys())
+    texts = dict(marked.values_list("pk", "completion")) if looked_for else {}
     prompts = _matched_prompts({row.id: row.prompt for row, *_ in rows.values()}, asked)
     parts = _parts(ids, columns)
     write = CellWriter(columns)
     lines = []
     for row, start, end, *stored in (rows[pk] for pk in ids if pk in rows):
         packed = unpacked.get(row.id)
-        text = packed.completion if packed else bytes_from_text(end or "")
+        text = packed.completion if packed else bytes_from_text(texts.get(row.id, end or ""))
         values = dict(zip([field.name for field in columns if field.path], stored, strict=True)) | parts.get(row.id, {})
         if packed:
             values["transform"] = transform_name(packed.details.get("transform"))
