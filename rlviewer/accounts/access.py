@@ -53,6 +53,15 @@ def shown_role(user: User, project: Project) -> Role | None:
     return known[user.pk]
 
 
+def came_from(request: HttpRequest) -> Project | None:
+    """The project that `?project=` names, for the navigation of pages of the whole site; None where the person may not see it."""
+    number = request.GET.get("project", "")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 18):
+        return None
+    assert isinstance(request.user, User)
+    return Project.objects.visible_to(request.user).filter(pk=int(number)).first()
+
+
 def site_admin_required(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """Only for the site's admins; everybody else gets a 404."""
 

@@ -13,7 +13,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from rlviewer.accounts import services, throttle
-from rlviewer.accounts.access import SignedInRequest, project_for, shown_role, site_admin_required
+from rlviewer.accounts.access import SignedInRequest, came_from, project_for, shown_role, site_admin_required
 from rlviewer.accounts.audit import audit_page
 from rlviewer.accounts.forms import MemberForm, PasswordForm, PersonForm, ProjectForm, SignInForm, TokenForm
 from rlviewer.accounts.models import Member, Project, Role, User
@@ -70,6 +70,7 @@ def account(request: SignedInRequest) -> HttpResponse:
 def _account_page(request: SignedInRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     context = {
         "nav": "account",
+        "project": came_from(request),
         "password_form": PasswordForm(request.user, auto_id="password_%s"),
         "token_form": TokenForm(auto_id="token_%s"),
         "tokens": request.user.api_tokens.order_by("-id"),
@@ -132,7 +133,7 @@ def people(request: SignedInRequest) -> HttpResponse:
 
 def _people_page(request: SignedInRequest, *, status: int = 200, **extra: Any) -> HttpResponse:
     shown = User.objects.annotate(project_count=Count("memberships")).order_by("-is_active", "username")
-    context = {"nav": "people", "form": PersonForm(), "people": shown[:500], **extra}
+    context = {"nav": "people", "project": came_from(request), "form": PersonForm(), "people": shown[:500], **extra}
     return render(request, "accounts/people.html", context, status=status)
 
 

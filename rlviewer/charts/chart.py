@@ -27,6 +27,15 @@ class Chart:
     tall: bool = False
 
     @property
+    def shown_unit(self) -> str:
+        """Nothing where the title says it already."""
+        return "" if self.title.lower().endswith(self.unit.lower()) else self.unit
+
+    @property
+    def name(self) -> str:
+        return f"{self.title}, {self.shown_unit}" if self.shown_unit else self.title
+
+    @property
     def json(self) -> SafeString:
         """The figure for the text of an element."""
         text = json.dumps(self.figure, allow_nan=False, separators=(",", ":"))

@@ -77,7 +77,7 @@ def timeline(
     layout["xaxis"] |= {"range": [steps[0] - 0.5, steps[1] + 0.5], "autorange": False}
     layout["shapes"] = [_line(mark) for mark in marks]
     if steps[1] - steps[0] < 10:
-        layout["xaxis"]["dtick"] = 1
+        layout["xaxis"]["tickvals"] = list(range(steps[0], steps[1] + 1))
     return made
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib import messages
@@ -13,13 +14,14 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from rlviewer.accounts.access import SignedInRequest, project_for
+from rlviewer.accounts.access import SignedInRequest, came_from, project_for
 from rlviewer.accounts.models import Project, Role, User
 from rlviewer.accounts.services import AccountError, create_project
 from rlviewer.launch import services
 from rlviewer.launch.estimates import estimate
 from rlviewer.launch.forms import SHOWN_ALGORITHM, SHOWN_TASK, LaunchForm
 from rlviewer.launch.models import Lease, Worker
+from rlviewer.launch.places import find_places
 from rlviewer.launch.presets import PRESETS
 from rlviewer.runs.models import ACTIVE_STATES, Run
 from rlviewer.runs.queries.ledger import parked_batches
@@ -127,6 +129,14 @@ ASKED: dict[str, tuple[Callable[[User, Run], object], str]] = {
 }
 
 
+@require_GET
+@login_required
+def go(request: SignedInRequest) -> HttpResponse:
+    """The palette, for every signed-in person: what they may see, their page's surroundings first."""
+    at = urlsplit(request.headers.get("HX-Current-URL", "")).path
+    return render(request, "launch/_places.html", {"places": find_places(request.user, request.GET.get("q", ""), at)})
+
+
 @login_required
 @require_POST
 def run_ask(request: SignedInRequest, run_id: int, verb: str) -> HttpResponse:
@@ -161,6 +171,7 @@ def workers(request: SignedInRequest) -> HttpResponse:
     queued = Run.objects.visible_to(request.user).filter(state="queued").count()
     context = {
         "nav": "workers",
+        "project": came_from(request),
         "seen": seen,
         "held": held,
         "others": len(leases) - len(held),

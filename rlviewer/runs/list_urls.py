@@ -4,5 +4,4 @@ from rlviewer.runs import list_views
 
 urlpatterns = [
     path("projects/<int:project_id>/", list_views.run_list, name="run-list"),
-    path("go/", list_views.go, name="go"),
 ]

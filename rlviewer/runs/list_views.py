@@ -1,4 +1,4 @@
-"""The list of a project's runs, and the palette that finds what a person may open."""
+"""The list of a project's runs."""
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
@@ -8,7 +8,6 @@ from django.views.decorators.http import require_GET
 from rlviewer.accounts.access import SignedInRequest, project_for, shown_role
 from rlviewer.accounts.models import Role
 from rlviewer.outbox.models import Topic
-from rlviewer.runs.queries.places import find_places
 from rlviewer.runs.queries.run_list import RunFilters, run_page
 
 COLUMNS = (
@@ -65,10 +64,3 @@ def run_list(request: SignedInRequest, project_id: int) -> HttpResponse:
         "heads": _heads(filters.sort),
     }
     return render(request, "runs/_list.html" if request.headers.get("HX-Request") else "runs/list.html", context)
-
-
-@require_GET
-@login_required
-def go(request: SignedInRequest) -> HttpResponse:
-    """Every signed-in person: projects, runs and rollouts among those the person may see."""
-    return render(request, "runs/_places.html", {"places": find_places(request.user, request.GET.get("q", ""))})

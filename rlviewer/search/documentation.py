@@ -66,8 +66,8 @@ Of exactly what the filter finds, in the order of the list (pairs: in the order 
 | format | holds |
 | --- | --- |
 | JSON lines | every field below with `prompt_text`, `reference_answer`, `completion` and `labels` (what, note, tokens, by whom, when); a text that is no UTF-8 also as `..._base64` |
-| CSV | the same; what a spreadsheet would take for a formula begins with `'` |
-| Parquet | the same to the bit; texts are bytes |
+| CSV | the same, labels as JSON; what a spreadsheet would take for a formula begins with `'` |
+| Parquet | the same to the bit; texts are bytes, labels JSON |
 | SFT examples | `prompt`, `completion`, `rollout` |
 | Preference pairs | `prompt`, `chosen`, `rejected`, their rewards and rollouts: the best and the worst found of each group, where rewards differ |
 | Prefixes | `prompt`, `prefix`, `prefix_tokens`, `reward`, `rollout`: the completion up to each recorded boundary of its steps, where the run's tokens have texts |

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("prompt_text", pa.large_binary()),
         ("reference_answer", pa.large_binary()),
         ("completion", pa.large_binary()),
+        ("labels", pa.string()),
     ]
 )
 TEXTS = ("prompt_text", "reference_answer", "completion")
@@ -102,7 +103,12 @@ def csv_rows(search: Search, sort: Sort) -> Iterator[bytes]:
     """For spreadsheets: a missing value is empty, a byte that is no UTF-8 becomes U+FFFD, no text is a formula."""
     yield _csv([SCHEMA.names])
     for batch in records(search, sort):
-        yield _csv([[_cell(record[name]) for name in SCHEMA.names] for record in batch])
+        yield _csv([[_cell(row[name]) for name in SCHEMA.names] for row in map(_sheet_row, batch)])
+
+
+def _sheet_row(record: Record) -> Record:
+    """With its labels as JSON; null where nobody said anything."""
+    return record | {"labels": dumps(record["labels"]) if record["labels"] else None}
 
 
 def _cell(value: Any) -> Any:
@@ -116,7 +122,7 @@ def parquet(search: Search, sort: Sort) -> Iterator[bytes]:
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), SCHEMA, compression="zstd") as writer:
         yield sink.take()
         for batch in records(search, sort):
-            writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
+            writer.write_table(pa.Table.from_pylist([*map(_sheet_row, batch)], SCHEMA))
             yield sink.take()
     yield sink.take()
 

@@ -10,10 +10,10 @@
 
   // ---- what a person types is never overwritten: an answer to what stood there before is thrown away
   Idiomorph.defaults.ignoreActiveValue = true;
-  // Drawn charts, opened menus, and parts that refresh on their own are not the morphing's business.
+  // Drawn charts, opened menus, ticks not sent yet, and parts that refresh on their own are not the morphing's business.
   Object.assign(Idiomorph.defaults.callbacks, {
     beforeNodeMorphed: (old, fresh) =>
-      !(fresh.hasAttribute?.("data-placeholder") || (old.matches?.("[data-figure]") && fresh.matches?.("[data-figure]"))),
+      !(fresh.hasAttribute?.("data-placeholder") || (old.type === "checkbox" && old.checked !== old.defaultChecked) || (old.matches?.("[data-figure]") && fresh.matches?.("[data-figure]"))),
     beforeNodeRemoved: (node) => !node.matches?.(".chart-table, .chart > .retry"),
     beforeAttributeUpdated: (name, node) => !(name === "open" && node.matches("details, dialog")),
   });

@@ -4,6 +4,7 @@
   const box = document.getElementById("filter");
   const fold = document.getElementById("facets-fold");
   if (matchMedia("(max-width: 1080px)").matches) fold.open = false;
+  fold.dataset.ready = "";
 
   function use(filter) {
     box.value = filter;

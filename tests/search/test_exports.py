@@ -15,6 +15,8 @@ from django.urls import reverse
 
 from rlviewer.accounts.models import ApiToken, Project, User
 from rlviewer.ingest.services import store_batch
+from rlviewer.review.models import Thumb
+from rlviewer.review.services import Said, add_label
 from rlviewer.runs.models import Rollout, Run, Vocabulary
 from rlviewer.search import browse, exports
 from rlviewer.search.browse import Scope, Search, Sort
@@ -94,6 +96,17 @@ def test_values_and_texts_are_exact(client: Client, run: Run) -> None:
         and "completion_base64" not in plain
     )
     assert plain["reward"] == "NaN"  # the last of a batch
+
+
+def test_every_table_says_what_people_said(client: Client, run: Run, alice: User) -> None:
+    first, second = ids(run, "", "id")[:2]
+    add_label(alice, Rollout.objects.get(pk=first), Said(thumb=Thumb.UP, note="=well done"))
+    found = download(client, run, "csv", filter=f"id:{first},{second}", sort="id").decode()
+    (row, plain) = csv.DictReader(io.StringIO(found, newline=""))
+    (said,) = json.loads(row["labels"])
+    assert (said["said"], said["note"], said["by"]) == ("thumb up", "=well done", "alice") and plain["labels"] == ""
+    table = pq.read_table(io.BytesIO(download(client, run, "parquet", filter=f"id:{first},{second}", sort="id")))
+    assert table["labels"].to_pylist() == [row["labels"], None]
 
 
 def test_incident_i10_no_text_of_a_sheet_is_a_formula(client: Client, run: Run) -> None:
