@@ -34,6 +34,7 @@ COUNTED_AT_ONCE = 2_000
 IDS_AT_ONCE = 50_000  # of an export
 # Runs of a project whose own indexes are merged; of more the rows are sorted.
 MERGED_RUNS = 32
+ANY_RUN = -(2**62)  # stands for the id of each of them in turn
 INDEXED = {"reward", "advantage", "length"}
 # Of few different values, none beside the rollout: a page asks value by value, each in the order of ids.
 FEW_VALUES, MOST_VALUES = {"task"}, 20
@@ -379,15 +380,10 @@ class Way:
         rows = Rollout.objects.filter(Among(F("pk"), ids)).filter(self.scanned or Q())
         return set(rows.values_list("pk", flat=True))
 
-    def parts(self, sort: Sort) -> list[QuerySet[Rollout]]:
-        """Rows whose order one index knows: those of each run, when there are a few."""
-        is_merged = (
-            not self.is_gathered
-            and 1 < len(self.runs) <= MERGED_RUNS
-            and sort.seed is None
-            and sort.field.name in INDEXED
-        )
-        return [self.rows.filter(run_id=run) for run in self.runs] if is_merged else [self.rows]
+    def is_merged(self, sort: Sort) -> bool:
+        """Whether the runs are few and an index of each knows the order."""
+        is_indexed = sort.seed is None and sort.field.name in INDEXED
+        return is_indexed and not self.is_gathered and 1 < len(self.runs) <= MERGED_RUNS
 
 
 def expected(rows: QuerySet[Rollout]) -> int:
@@ -410,17 +406,24 @@ def ordered(way: Way, sort: Sort, *, after: Place | None, backwards: bool, limit
         keys = _keys(sort, is_plain=not name, is_gathered=way.is_gathered)
         order = [key.desc() if is_descending else key.asc() for key in keys]
         wanted = limit - len(found)
-        queries = [
-            part.filter(condition).order_by(*order).values_list("pk", sort.key)[:wanted] for part in way.parts(sort)
-        ]
-        rows = queries[0] if len(queries) == 1 else queries[0].union(*queries[1:], all=True)
+        asked = way.rows.filter(condition).order_by(*order).values_list("pk", sort.key)
+        rows = _of_each_run(asked, way.runs, wanted) if way.is_merged(sort) else asked[:wanted]
         places = [Place(value, pk) for pk, value in rows]
-        if len(queries) > 1:
+        if way.is_merged(sort):
             places.sort(key=lambda place: place.id if name else (place.value, place.id), reverse=is_descending)
         found += places[:wanted]
         if len(found) >= limit:
             break
     return found
+
+
+def _of_each_run(rows: QuerySet[Rollout, tuple[Any, ...]], runs: Sequence[int], limit: int) -> list[tuple[Any, ...]]:
+    """The first rows of each run in one statement. It is put together from one part, for to write each anew takes long."""
+    sql, params = rows.filter(run_id=ANY_RUN)[:limit].query.sql_with_params()
+    with connection.cursor() as cursor:
+        each = [run if param == ANY_RUN else param for run in runs for param in params]
+        cursor.execute(" UNION ALL ".join([f"({sql})"] * len(runs)), each)
+        return cursor.fetchall()
 
 
 def _values(way: Way, after: Place | None, is_descending: bool) -> list[str]:
