@@ -7,8 +7,9 @@ from django.urls import reverse
 
 from rlviewer.accounts.models import Project, User
 from rlviewer.compare.queries.ladder import changes, ladder
-from rlviewer.compare.queries.matrix import Curves, at, cell, matrix
+from rlviewer.compare.queries.matrix import Curves, at, cell, evaluated, matrix
 from rlviewer.ingest.services import store_batch
+from rlviewer.runs.queries.series import Points
 from tests.factories import make_batch, make_run
 from training.hooks import HOOKS
 from training.recipes import RECIPES
@@ -47,7 +48,9 @@ def curves(reward: list[float], tokens: int = 10) -> Curves:
     n = len(reward)
     sums = np.cumsum(np.full(n, float(tokens)))
     flat = np.zeros(n)
-    return Curves(1, "grpo", np.arange(n, dtype=float), np.array(reward), flat, flat, sums, sums, sums, None, None)
+    return Curves(
+        1, "grpo", np.arange(n, dtype=float), np.array(reward), flat, flat, sums, sums, sums, Points(), Points()
+    )
 
 
 def test_a_value_is_the_mean_of_the_last_steps_up_to_the_point() -> None:
@@ -56,6 +59,13 @@ def test_a_value_is_the_mean_of_the_last_steps_up_to_the_point() -> None:
     assert at(run, "step", 9, run.reward) == 0.5
     assert at(run, "tokens", 150.0, run.reward) == 1.0
     assert at(run, "step", 16, run.reward) is None
+
+
+def test_an_evaluation_after_more_steps_than_others_took_does_not_count() -> None:
+    run, points = curves([0.0] * 100), Points([0, 50, 100], [0.2, 0.5, 0.9])
+    assert evaluated(run, 49, points) == 0.5  # step 49 is the fiftieth
+    assert evaluated(run, 48, points) == 0.2 and evaluated(run, 99, points) == 0.9
+    assert evaluated(run, 100, points) is None and evaluated(run, 49, Points()) is None
 
 
 def test_the_interval_of_three_runs() -> None:

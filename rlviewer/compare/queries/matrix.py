@@ -12,7 +12,7 @@ from django.db.models import Count
 from rlviewer.accounts.models import Project
 from rlviewer.compare.queries.ladder import recipe_name
 from rlviewer.runs.models import Run
-from rlviewer.runs.queries.series import NO_SERIES, metric_series_of, pass_at_k_name
+from rlviewer.runs.queries.series import NO_SERIES, Points, metric_series_of, pass_at_k_name
 
 # A run's value at a point is the mean over this many steps that end there: one step alone is noise.
 WINDOW = 10
@@ -33,8 +33,8 @@ class Curves:
     tokens: Floats
     trained: Floats
     seconds: Floats
-    pass_at_1: float | None
-    pass_at_k: float | None
+    pass_at_1: Points  # by steps trained
+    pass_at_k: Points
     rollouts: Floats = field(default_factory=lambda: np.zeros(0))
 
 
@@ -62,8 +62,8 @@ MEASURES = (
     ),
     Measure("tokens", "reward at equal tokens", "The same at equal tokens sampled."),
     Measure("seconds", "reward at equal time", "The same at equal seconds of the trainer's clock."),
-    Measure("pass_at_1", "pass@1", "Newest held-out evaluation.", is_share=True),
-    Measure("pass_at_k", "pass@k", "Newest held-out evaluation, at the largest k recorded.", is_share=True),
+    Measure("pass_at_1", "pass@1", "Newest held-out evaluation up to equal steps.", is_share=True),
+    Measure("pass_at_k", "pass@k", "The same evaluation, at the largest k recorded.", is_share=True),
     Measure("entropy", "entropy", "Nats per token, at equal steps."),
     Measure("dead", "dead groups", "Share of groups whose rewards are all equal, at equal steps.", is_share=True),
     Measure("trained", "tokens trained on", "In all, up to equal steps."),
@@ -142,7 +142,7 @@ def run_curves(runs: Sequence[Run]) -> list[Curves]:
             continue
         step, reward, entropy, dead, sampled, trained, phases, rollouts = rows[run.pk]
         seconds = [sum(v for v in json.loads(text).values() if isinstance(v, int | float)) for text in phases]
-        of_k = series[run.pk].get(pass_at_k_name(series[run.pk]) or "", NO_SERIES).latest
+        of_k = series[run.pk].get(pass_at_k_name(series[run.pk]) or "", NO_SERIES).current
         found.append(
             Curves(
                 run_id=run.pk,
@@ -154,7 +154,7 @@ def run_curves(runs: Sequence[Run]) -> list[Curves]:
                 tokens=np.cumsum(_numbers(sampled)),
                 trained=np.cumsum(_numbers(trained)),
                 seconds=np.cumsum(_numbers(seconds)),
-                pass_at_1=run.latest_pass,
+                pass_at_1=series[run.pk].get("eval_pass_at_1", NO_SERIES).current,
                 pass_at_k=of_k,
                 rollouts=np.cumsum(_numbers(rollouts)),
             )
@@ -183,14 +183,23 @@ def at(run: Curves, axis: str, end: float | None, values: Floats) -> float | Non
     return float(known.mean()) if len(known) else None
 
 
+def evaluated(run: Curves, end: float | None, points: Points) -> float | None:
+    """The newest evaluation of a policy that was trained on no more steps than up to `end`; None for a run that never came so far."""
+    if end is None or run.step[-1] < end:
+        return None
+    # `end` counts from 0, an evaluation names the steps trained before it.
+    known = [value for trained, value in zip(points.steps, points.values, strict=True) if trained <= end + 1]
+    return known[-1] if known else None
+
+
 def _cells(runs: Sequence[Curves], ends: Mapping[str, float | None]) -> dict[str, Cell]:
     step = ends["step"]
     values: dict[str, Callable[[Curves], float | None]] = {
         "steps": lambda run: at(run, "step", step, run.reward),
         "tokens": lambda run: at(run, "tokens", ends["tokens"], run.reward),
         "seconds": lambda run: at(run, "seconds", ends["seconds"], run.reward),
-        "pass_at_1": lambda run: run.pass_at_1,
-        "pass_at_k": lambda run: run.pass_at_k,
+        "pass_at_1": lambda run: evaluated(run, step, run.pass_at_1),
+        "pass_at_k": lambda run: evaluated(run, step, run.pass_at_k),
         "entropy": lambda run: at(run, "step", step, run.entropy),
         "dead": lambda run: at(run, "step", step, run.dead),
         "trained": lambda run: (
