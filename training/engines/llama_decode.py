@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
@@ -62,13 +62,15 @@ class LlamaDecoder:
         hidden = body.embed_tokens(token)[:, 0]
         for number, (layer, weights) in enumerate(zip(body.layers, self.weights, strict=True)):
             *projections, output, gate, up, down = weights
-            attended = self._attention(number, layer.self_attn, projections, layer.input_layernorm(hidden), cos, sin)
+            attended = self._attention(
+                number, layer.self_attn, projections, normed(hidden, layer.input_layernorm), cos, sin
+            )
             hidden = torch.addmm(hidden, attended, output)
-            normed = layer.post_attention_layernorm(hidden)
-            hidden = torch.addmm(hidden, layer.mlp.act_fn(normed @ gate).mul_(normed @ up), down)
+            states = normed(hidden, layer.post_attention_layernorm)
+            hidden = torch.addmm(hidden, layer.mlp.act_fn(states @ gate).mul_(states @ up), down)
         self.written += 1
         self.position = self.position + 1
-        logits: Tensor = self.model.lm_head(body.norm(hidden))
+        logits: Tensor = self.model.lm_head(normed(hidden, body.norm))
         return logits
 
     def keep(self, rows: Tensor) -> None:
@@ -79,14 +81,14 @@ class LlamaDecoder:
         self.bias = None if self.bias is None else self.bias[rows]
 
     def _attention(
-        self, number: int, layer: Any, projections: list[Tensor], normed: Tensor, cos: Tensor, sin: Tensor
+        self, number: int, layer: Any, projections: list[Tensor], hidden: Tensor, cos: Tensor, sin: Tensor
     ) -> Tensor:
         heads, kv_heads, width = self.heads, self.kv_heads, layer.head_dim
         # Products into one rectangle: queries and keys turn together.
-        states = normed.new_empty(normed.shape[0], (heads + 2 * kv_heads) * width)
+        states = hidden.new_empty(hidden.shape[0], (heads + 2 * kv_heads) * width)
         parts = states.split([heads * width, kv_heads * width, kv_heads * width], dim=1)
         for projection, part in zip(projections, parts, strict=True):
-            torch.mm(normed, projection, out=part)
+            torch.mm(hidden, projection, out=part)
         states = states.unflatten(1, (-1, width))
         turned, value = rotated(states[:, : heads + kv_heads], cos, sin), states[:, heads + kv_heads :]
         self.keys[number][:, :, self.written] = turned[:, heads:]
@@ -100,7 +102,7 @@ class LlamaDecoder:
             None if self.bias is None else self.bias[..., :end],
             scale=layer.scaling,
         )
-        return attended.reshape(normed.shape[0], heads * width)
+        return attended.reshape(hidden.shape[0], heads * width)
 
 
 def columns_of(model: LlamaForCausalLM) -> list[list[Tensor]]:
@@ -114,6 +116,11 @@ def columns_of(model: LlamaForCausalLM) -> list[list[Tensor]]:
     ]  # fmt: skip
     size = sum(matrix.nbytes for layer in matrices for matrix in layer)
     return [[matrix.contiguous() for matrix in layer] for layer in matrices] if size <= MOST_COPIED else matrices
+
+
+def normed(states: Tensor, norm: LlamaRMSNorm) -> Tensor:
+    """What `norm` makes of rows `[B, D]`, its module's own steps in one call."""
+    return rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
