@@ -44,6 +44,7 @@ class Sweeper:
         self.host = hosts.host_name()
         self.name = f"{self.host}:{os.getpid()}:{hosts.birth_mark(os.getpid())}"
         self._next_housekeeping = 0.0
+        self.has_backlog = False  # stored steps wait to be worked out
 
     @property
     def is_idle(self) -> bool:
@@ -52,6 +53,7 @@ class Sweeper:
     def sweep(self) -> bool:
         """One round; True when it announced work that this idle worker could take."""
         is_housekeeping = time.monotonic() >= self._next_housekeeping
+        self.has_backlog = False
         if is_housekeeping:
             self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
         try:
@@ -65,7 +67,8 @@ class Sweeper:
             self._do(count_searches)
             self._do(embed_waiting)
             self._do(replay_waiting)
-            self._do(lambda: compute_signals(seconds=IDLE_SECONDS if self.is_idle else BUSY_SECONDS))
+            seconds = IDLE_SECONDS if self.is_idle else BUSY_SECONDS
+            self.has_backlog = self._do(lambda: compute_signals(seconds=seconds)) is True
             if is_housekeeping:
                 self._do(adopt_orphans)
                 self._do(prune)
@@ -167,8 +170,8 @@ def count_searches() -> None:
         counting.count_pending()
 
 
-def compute_signals(*, seconds: float) -> None:
-    """Work out what new steps taught, the newest first, for about so long."""
+def compute_signals(*, seconds: float) -> bool:
+    """Work out what new steps taught, the newest first, for about so long; True when some were and more may wait."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT EXISTS (SELECT {signal_lag.PENDING})")
         has_pending = cursor.fetchone()[0]
@@ -176,7 +179,8 @@ def compute_signals(*, seconds: float) -> None:
         # Loads numpy and Arrow, as above.
         from rlviewer.signal.services import compute_pending
 
-        compute_pending(STEPS_AT_A_TIME, seconds=seconds)
+        return compute_pending(STEPS_AT_A_TIME, seconds=seconds) > 0
+    return False
 
 
 def embed_waiting() -> None:

@@ -50,5 +50,6 @@ def _sweep_until_interrupted(queues: list[str]) -> None:
             log.error("work was announced %s times and never arrived here; ending, to be started again", len(unheard))
             sweeper.say_goodbye()
             os._exit(DEAF_EXIT_CODE)
-        interrupted.wait(SWEEP_SECONDS)
+        # Steps of a run that has just ended are worked out one sweep after another.
+        interrupted.wait(0 if sweeper.has_backlog and sweeper.is_idle else SWEEP_SECONDS)
     sweeper.say_goodbye()
