@@ -39,6 +39,7 @@ INSTALLED_APPS = [
     "rlviewer.counterfactual",
     "rlviewer.signal",
     "rlviewer.launch",
+    "rlviewer.sweeps",
     "rlviewer.compare",
     "rlviewer.live",
     "rlviewer.embedded",
@@ -176,6 +177,10 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": env_int("RLVIEWER_VISIB
 LEASE_SECONDS = env_int("RLVIEWER_LEASE_SECONDS", 900, low=5)
 # Without a heartbeat for this long a run is shown as silent.
 SILENT_SECONDS = env_int("RLVIEWER_SILENT_SECONDS", 30, low=2)
+# The most runs that one sweep may come to.
+SWEEP_RUNS = env_int("RLVIEWER_SWEEP_RUNS", 500, low=1, high=100_000)
+# What the sweep of every worker also does: of apps that launch does not know.
+WORKER_CHORES = ["rlviewer.sweeps.scheduler.advance_all"]
 # What a worker starts as the trainer: a Python module that speaks the protocol of training/attempt.py.
 TRAINER_MODULE = env_str("RLVIEWER_TRAINER_MODULE", "training.run")
 

@@ -16,6 +16,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rlviewer.counterfactual.urls")),
     path("", include("rlviewer.signal.urls")),
     path("", include("rlviewer.launch.urls")),
+    path("", include("rlviewer.sweeps.urls")),
     path("", include("rlviewer.compare.urls")),
     path("api/v1/", api.urls),
 ]

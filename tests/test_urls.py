@@ -15,8 +15,10 @@ from rlviewer.analysis import jobs
 from rlviewer.ingest.services import store_batch
 from rlviewer.review.services import Said, add_label
 from rlviewer.runs.models import Group, Prompt, Rollout
+from rlviewer.sweeps.services import launch_sweep
 from rlviewer.watch.services import Wanted, create_search
 from tests.factories import make_batch, make_run, make_user
+from tests.sweeps.conftest import make_spec
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 # From the least to the most that one may be.
@@ -74,6 +76,13 @@ TABLE: dict[str, Row] = {
     "runs-compared": read("viewer", "project"),
     "algorithm-detail": read("viewer", "project", "algorithm"),
     "run-launch": Row({"GET": "member", "POST": "member"}, ("project",)),
+    "sweep-list": read("viewer", "project"),
+    "sweep-launch": Row({"GET": "member", "POST": "member"}, ("project",)),
+    "sweep-detail": read("viewer", "sweep"),
+    "sweep-edit": Row({"GET": "member", "POST": "member"}, ("sweep",)),
+    "sweep-pause": write("member", "sweep"),
+    "sweep-resume": write("member", "sweep"),
+    "sweep-stop": write("member", "sweep"),
     "run-detail": read("viewer", "run"),
     "run-curves": read("viewer", "run"),
     "run-overlay": read("viewer", "run"),
@@ -185,6 +194,7 @@ def world(project: Project, alice: User, bob: User, charlie: User) -> World:
         "token": token.id,
         "label": label.id,
         "search": create_search(bob, project, Wanted("odd", "odd")).id,
+        "sweep": launch_sweep(bob, project, make_spec()).pk,
         "split": "train",
         "index": 0,
         "export": "csv",

@@ -251,7 +251,7 @@ class RunConfig:
         # Recipes use what this module defines.
         from training.recipes import with_settings
 
-        return _build(cls, with_settings(raw), "")
+        return from_table(cls, with_settings(raw))
 
     @classmethod
     def from_toml(cls, source: str, *, where: str = "config") -> Self:
@@ -270,12 +270,21 @@ class RunConfig:
         return dataclasses.asdict(self)
 
     def to_toml(self) -> str:
-        return _toml(self.to_dict())
+        return to_toml(self.to_dict())
 
     def repeat_digest(self) -> str:
         """Equal for runs that differ only in name and seed."""
         same = {key: value for key, value in self.to_dict().items() if key not in {"name", "seed"}}
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+
+
+def from_table(cls: type[Any], raw: dict[str, Any]) -> Any:
+    """The frozen dataclass of fields made by `bounded`, `choice` and `text` that a table describes.
+
+    Raises:
+        ConfigError: names the first key at fault and, for a typo, the nearest right one.
+    """
+    return _build(cls, raw, "")
 
 
 def _build(cls: type[Any], raw: dict[str, Any], prefix: str) -> Any:
@@ -330,13 +339,13 @@ def as_float(value: int) -> float:
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a table", list: "a list"}
 
 
-def _toml(table: dict[str, Any], prefix: str = "") -> str:
+def to_toml(table: dict[str, Any], prefix: str = "") -> str:
     """TOML of nested tables of numbers, texts, booleans and lists; JSON's strings are TOML basic strings."""
     lines, tables = [], []
     for key, value in table.items():
         if isinstance(value, dict) and value:
             name = f"{prefix}{_toml_key(key)}"
-            tables.append(f"\n[{name}]\n{_toml(value, name + '.')}")
+            tables.append(f"\n[{name}]\n{to_toml(value, name + '.')}")
         else:
             lines.append(f"{_toml_key(key)} = {toml_value(value)}\n")
     return "".join(lines) + "".join(tables)

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from kombu.exceptions import OperationalError as BrokerAway
 
 from rlviewer.analysis import jobs
@@ -43,8 +44,8 @@ class Sweeper:
         self.queues = queues
         self.host = hosts.host_name()
         self.name = f"{self.host}:{os.getpid()}:{hosts.birth_mark(os.getpid())}"
-        self._next_housekeeping = 0.0
         self.has_backlog = False  # stored steps wait to be worked out
+        self._next_housekeeping = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -52,8 +53,8 @@ class Sweeper:
 
     def sweep(self) -> bool:
         """One round; True when it announced work that this idle worker could take."""
-        is_housekeeping = time.monotonic() >= self._next_housekeeping
         self.has_backlog = False
+        is_housekeeping = time.monotonic() >= self._next_housekeeping
         if is_housekeeping:
             self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
         try:
@@ -63,6 +64,8 @@ class Sweeper:
             self._do(expire_leases)
             self._do(end_abandoned)
             has_announced = self.is_idle and self._do(lambda: announce_queued(self.queues))
+            for name in settings.WORKER_CHORES:
+                self._do(import_string(name))
             self._do(index_texts)
             self._do(count_searches)
             self._do(embed_waiting)

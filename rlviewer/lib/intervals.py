@@ -1,6 +1,7 @@
 """Intervals of shares."""
 
 import math
+from collections.abc import Sequence
 
 Z_95 = 1.959964
 
@@ -17,3 +18,16 @@ def wilson(hits: int, n: int) -> tuple[float, float] | None:
     half = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     # The ends are exact: rounding must not leave 0 or 1 outside.
     return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of independent repeats, by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    # Loads scipy, which a page without repeats does without.
+    from scipy.special import stdtrit
+
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    half = float(stdtrit(len(values) - 1, 0.975)) * math.sqrt(variance / len(values))
+    return mean - half, mean + half
