@@ -57,7 +57,7 @@ def test_only_our_user_may_connect(home: Path) -> None:
         rules.write_text(rules.read_text().replace(f'"{Account.of(os.geteuid()).name}"', '"somebody-else"'))
         assert postgres.process
         postgres.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "Peer authentication failed" in refusal(home), seconds=10, what="the refusal")
+        wait_until(lambda: "Peer authentication failed" in refusal(home), seconds=30, what="the refusal")
 
 
 def refusal(home: Path) -> str:
@@ -175,7 +175,7 @@ def test_redis_keeps_nothing_and_listens_on_its_socket_only(home: Path) -> None:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(paths.redis_socket(home)))
             client.sendall(b"CONFIG GET port\r\nCONFIG GET save\r\nCONFIG GET maxmemory-policy\r\n")
-            wait_until(lambda: b"noeviction" in client.recv(4096, socket.MSG_PEEK), seconds=5, what="the answers")
+            wait_until(lambda: b"noeviction" in client.recv(4096, socket.MSG_PEEK), seconds=30, what="the answers")
             assert client.recv(4096).split(b"\r\n")[4::5] == [b"0", b"", b"noeviction"]
     finally:
         redis.stop()

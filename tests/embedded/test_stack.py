@@ -39,7 +39,7 @@ def test_health_is_200_only_when_the_database_answers(running: Stack) -> None:
         assert running.health() == 503
     finally:
         postgres.resume()
-    wait_until(lambda: running.health() == 200, seconds=20, what="the database to come back")
+    wait_until(lambda: running.health() == 200, seconds=60, what="the database to come back")
 
 
 def test_secrets_data_and_sockets_are_private(running: Stack) -> None:
@@ -114,7 +114,7 @@ def test_killed_supervisor_leaves_no_process_and_the_next_start_recovers(home: P
     first = Stack(home).wait_ready()
     first.process.kill()
     first.process.wait()
-    wait_until(lambda: processes_of(home) == [], seconds=20, what="every child to end")
+    wait_until(lambda: processes_of(home) == [], seconds=60, what="every child to end")
 
     second = Stack(home).wait_ready()
     assert second.health() == 200
@@ -137,7 +137,7 @@ def test_what_dies_is_started_again(home: Path) -> None:
     for mark in ("embedded.web", "-D", "unixsocket", "celery"):
         died = stack.wait_for_child(mark)
         died.kill()
-        psutil.wait_procs([died], timeout=5)
+        psutil.wait_procs([died], timeout=30)
         assert not died.is_running()
         assert stack.wait_for_child(mark).pid != died.pid
     # Who asked meanwhile has waited in the queue of the socket, which outlives the web process.
