@@ -6,7 +6,6 @@ call; what the thread does (compressing, the checksum, the disk) leaves the inte
 
 import dataclasses
 import datetime
-import itertools
 import json
 import operator
 import time
@@ -38,9 +37,9 @@ from training.tasks.base import OracleStep
 ROLLOUT_TYPES, GROUP_TYPES, METRIC_TYPES, SPAN_TYPES = (
     dict(zip(schema.names, schema.types, strict=True)) for schema in (ROLLOUTS, GROUPS, METRICS, REWARD_SPANS)
 )
+NO_METRICS = METRICS.empty_table()
 TOKEN_TYPES = {name: kind.to_pandas_dtype() for name, kind in TOKEN_COLUMNS.items()}
-SPAN_FIELDS = tuple(field.name for field in dataclasses.fields(RewardSpan))
-_span_values = operator.attrgetter(*SPAN_FIELDS)
+SPAN_VALUES = {field.name: operator.attrgetter(field.name) for field in dataclasses.fields(RewardSpan)}
 # json.dumps with an option makes an encoder for every call.
 _json = json.JSONEncoder(allow_nan=False).encode
 _json_text = json.encoder.encode_basestring_ascii
@@ -49,9 +48,8 @@ _json_text = json.encoder.encode_basestring_ascii
 class RecordingSeconds(NamedTuple):
     """What recording took beside making the batches. Waiting for the disk beside the loop keeps the loop from nothing."""
 
-    held: float = (
-        0.0  # the loop waited for the writer and the disk: before a checkpoint, and for a batch that took too long
-    )
+    # The loop handed a batch over, or waited for the writer and the disk: before a checkpoint, and for a batch that took too long.
+    held: float = 0.0
     write: float = 0.0  # the writer's thread, from start to end, its waiting for the disk and for its turn included
     write_cpu: float = 0.0  # of it, processor time
 
@@ -75,7 +73,8 @@ class Recorder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="spool-writer")
         self._pending: Future[None] | None = None
         self._is_name_durable = True
-        self._seconds = RecordingSeconds()
+        self._held = 0.0  # the loop's; the writer's are read once it has been waited for
+        self._write = self._write_cpu = 0.0
 
     def put(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
         """Hand a batch over with the metrics of its step; waits while the one before is still being written.
@@ -84,8 +83,10 @@ class Recorder:
             OSError: the batch before could not be written.
         """
         self.wait()
+        started = time.perf_counter()
         self._is_name_durable = False
-        self._pending = self._writer.submit(self._write, batch, metrics)
+        self._pending = self._writer.submit(self._write_batch, batch, metrics)
+        self._held += time.perf_counter() - started
 
     def wait(self) -> None:
         """Return once the batch before is in the spool.
@@ -97,7 +98,7 @@ class Recorder:
             started = time.perf_counter()
             pending, self._pending = self._pending, None
             pending.result()
-            self._held(started)
+            self._held += time.perf_counter() - started
 
     def flush(self) -> None:
         """Return once everything handed over is in the spool and stays there whatever happens to the machine.
@@ -109,13 +110,14 @@ class Recorder:
         if not self._is_name_durable:
             started = time.perf_counter()
             spool.fsync_folder(self._folder)
-            self._held(started)
+            self._held += time.perf_counter() - started
             self._is_name_durable = True
 
     def take_seconds(self) -> RecordingSeconds:
         """What recording took since the last call."""
         self.wait()
-        taken, self._seconds = self._seconds, RecordingSeconds()
+        taken = RecordingSeconds(self._held, self._write, self._write_cpu)
+        self._held = self._write = self._write_cpu = 0.0
         return taken
 
     def close(self) -> None:
@@ -129,17 +131,12 @@ class Recorder:
         finally:
             self._writer.shutdown()
 
-    def _write(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
+    def _write_batch(self, batch: RolloutBatch, metrics: Mapping[str, float]) -> None:
         started, cpu_started = time.perf_counter(), time.thread_time()
         named = _table({"name": list(metrics), "value": list(metrics.values())}, METRIC_TYPES)
         spool.write(self._folder, dataclasses.replace(batch, metrics=named))
-        took, cpu = time.perf_counter() - started, time.thread_time() - cpu_started
-        # The loop touches these only once it has waited for this to end.
-        held, write, write_cpu = self._seconds
-        self._seconds = RecordingSeconds(held, write + took, write_cpu + cpu)
-
-    def _held(self, started: float) -> None:
-        self._seconds = self._seconds._replace(held=self._seconds.held + time.perf_counter() - started)
+        self._write += time.perf_counter() - started
+        self._write_cpu += time.thread_time() - cpu_started
 
 
 def batch_header(
@@ -184,19 +181,20 @@ def make_batch(
         rollout_columns, group_columns: further columns, one value a rollout or group; None is null.
         token_columns: further rectangles `[B, T]`.
     """
-    columns = _rollout_columns(rollouts, scores, checkpoint_step, sample_seconds) | dict(rollout_columns)
+    sizes = np.bincount(rollouts.group_index.cpu().numpy(), minlength=len(rollouts.prompts))
+    columns = _rollout_columns(rollouts, scores, sizes, checkpoint_step, sample_seconds) | dict(rollout_columns)
     columns |= _token_columns(rollouts, token_columns, ends_step, checkpoint_step)
     return RolloutBatch(
         header=header,
         rollouts=_table(columns, ROLLOUT_TYPES),
-        groups=_table(_group_columns(rollouts, scores) | dict(group_columns), GROUP_TYPES),
-        metrics=METRICS.empty_table(),
+        groups=_table(_group_columns(rollouts, scores, sizes) | dict(group_columns), GROUP_TYPES),
+        metrics=NO_METRICS,
         reward_spans=_table(_span_columns(scores), SPAN_TYPES),
     )
 
 
 def _rollout_columns(
-    rollouts: Rollouts, scores: ScoredRollouts, checkpoint_step: int, sample_seconds: float
+    rollouts: Rollouts, scores: ScoredRollouts, sizes: np.ndarray, checkpoint_step: int, sample_seconds: float
 ) -> dict[str, Any]:
     count = len(scores.scored)
     lengths = rollouts.lengths.cpu().numpy()
@@ -204,7 +202,6 @@ def _rollout_columns(
         None if prompt.name == "identity" else _json({"name": prompt.name, "parameters": prompt.parameters})
         for prompt in rollouts.prompts
     ]
-    sizes = _group_sizes(rollouts)
     asked = [request.count for request in rollouts.requests]
     return {
         "group": rollouts.group_index.cpu().numpy().astype(np.int32),
@@ -219,7 +216,7 @@ def _rollout_columns(
         "staleness_steps": np.zeros(count, np.int32),
         "seed": np.array(rollouts.seeds, np.int64),
         # Rows are sampled together; each pays for its share of the tokens.
-        "cost_seconds": (sample_seconds * lengths / max(lengths.sum(), 1)).astype(np.float32),
+        "cost_seconds": (lengths * (sample_seconds / max(lengths.sum(), 1))).astype(np.float32),
         "feedback": _utf8([one.feedback or None for one in scores.scored]),
         "transform": _repeated(transforms, sizes),
         "source_rollout": _repeated([prompt.source_rollout for prompt in rollouts.prompts], sizes),
@@ -243,7 +240,7 @@ def _token_columns(
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     flat = {name: rectangle.cpu().numpy().ravel()[counted] for name, rectangle in rectangles.items()}
-    flat["token_policy_version"] = np.where(flat["origin"] == GENERATED, checkpoint_step, 0)
+    flat["token_policy_version"] = (flat["origin"] == GENERATED) * np.int32(checkpoint_step)
     offsets = pa.array(ends)
     columns = {
         name: pa.ListArray.from_arrays(offsets, pa.array(values.astype(TOKEN_TYPES.get(name, np.float32), copy=False)))
@@ -261,18 +258,21 @@ def _step_boundaries(token_ids: np.ndarray, offsets: np.ndarray, ends_step: np.n
     return pa.ListArray.from_arrays(pa.array(ends), pa.array((found - offsets[row] + 1).astype(np.int32)))
 
 
-def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]:
+def _group_columns(rollouts: Rollouts, scores: ScoredRollouts, sizes: np.ndarray) -> dict[str, Any]:
     tasks = [choice.task for choice in rollouts.chosen]
     asked = [0] * len(tasks)
     for request in rollouts.requests:
         asked[request.prompt] += request.count
-    sizes = _group_sizes(rollouts)
-    rewards = _by_group(rollouts, scores.rewards, np.nan)
+    owner, rewards = rollouts.group_index.cpu().numpy(), scores.rewards.cpu().numpy()
+
+    def summed(values: np.ndarray) -> np.ndarray:
+        return np.bincount(owner, values, len(tasks))
+
     scored = np.isfinite(rewards)
-    count = scored.sum(axis=1)
-    mean = np.where(scored, rewards, 0).sum(axis=1) / np.maximum(count, 1)
-    deviation = np.where(scored, rewards - mean[:, None], 0)
-    std = np.sqrt((deviation**2).sum(axis=1) / np.maximum(count - 1, 1))
+    count = summed(scored)
+    mean = summed(np.where(scored, rewards, 0)) / np.maximum(count, 1)
+    deviation = np.where(scored, rewards - mean[owner], 0)
+    std = np.sqrt(summed(deviation * deviation) / np.maximum(count - 1, 1))
     return {
         "index": np.arange(len(tasks), dtype=np.int32),
         "prompt": _utf8([prompt.text for prompt in rollouts.prompts]),
@@ -287,21 +287,9 @@ def _group_columns(rollouts: Rollouts, scores: ScoredRollouts) -> dict[str, Any]
         "size_got": sizes.astype(np.int32),
         "reward_mean": pa.array(np.where(count, mean, np.nan), from_pandas=True),  # NaN is null
         "reward_std": pa.array(np.where(count, std, np.nan), from_pandas=True),
-        "success_share": _by_group(rollouts, scores.correct, 0.0).sum(axis=1) / sizes,
+        "success_share": summed(scores.correct.cpu().numpy()) / sizes,
         "sampling_weight": [choice.sampling_weight for choice in rollouts.chosen],
     }
-
-
-def _group_sizes(rollouts: Rollouts) -> np.ndarray:
-    return np.bincount(rollouts.group_index.cpu().numpy(), minlength=len(rollouts.prompts))
-
-
-def _by_group(rollouts: Rollouts, values: Tensor, fill: float) -> np.ndarray:
-    """`[P, G]` float64, a row per prompt; groups that are smaller than the largest are filled up."""
-    numbers = rollouts.numbers.cpu().numpy()
-    wide = np.full((len(rollouts.prompts), numbers.max() + 1), fill)
-    wide[rollouts.group_index.cpu().numpy(), numbers] = values.cpu().numpy()
-    return wide
 
 
 def _oracle_json(oracle: Sequence[OracleStep]) -> str:
@@ -311,13 +299,12 @@ def _oracle_json(oracle: Sequence[OracleStep]) -> str:
 
 def _span_columns(scores: ScoredRollouts) -> dict[str, Any]:
     counts = [len(one.spans) for one in scores.scored]
-    values = map(_span_values, itertools.chain.from_iterable(one.spans for one in scores.scored))
-    # Without a span there is no value of any field either.
-    columns = dict(zip(SPAN_FIELDS, zip(*values, strict=True), strict=False))
+    spans = [span for one in scores.scored for span in one.spans]
+    columns = {name: list(map(value, spans)) for name, value in SPAN_VALUES.items()}
     return {"rollout": np.repeat(np.arange(len(counts), dtype=np.int32), counts), **columns}
 
 
-def _table(columns: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+def _table(columns: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     """The columns that have a value."""
     arrays = {}
     for name, values in columns.items():
@@ -326,7 +313,7 @@ def _table(columns: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pa.T
         if values is None or (isinstance(values, list) and values.count(None) == len(values)):
             continue
         arrays[name] = values if isinstance(values, pa.Array) else pa.array(values, types[name])
-    return pa.table(arrays)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
 
 
 def _repeated(values: Sequence[Any], counts: Iterable[int]) -> list[Any] | None:

@@ -144,14 +144,14 @@ HEADER_FIELDS = tuple(f.name for f in fields(BatchHeader))
 class RolloutBatch:
     """Rollouts of one step, with their groups, the step's metrics and the reward spans.
 
-    A writer may leave columns out that are null throughout; a reader has all of them.
+    A writer may leave columns out that are null throughout, and give single record batches; a reader has all columns, in tables.
     """
 
     header: BatchHeader
-    rollouts: pa.Table
-    groups: pa.Table
-    metrics: pa.Table
-    reward_spans: pa.Table
+    rollouts: pa.Table | pa.RecordBatch
+    groups: pa.Table | pa.RecordBatch
+    metrics: pa.Table | pa.RecordBatch
+    reward_spans: pa.Table | pa.RecordBatch
 
     def to_bytes(self) -> bytes:
         header = json.dumps({name: getattr(self.header, name) for name in HEADER_FIELDS}, allow_nan=False).encode()
@@ -160,7 +160,7 @@ class RolloutBatch:
             # A sink of Arrow's own: one of Python would take the interpreter from the training loop for every buffer.
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema, options=COMPRESSION) as writer:
-                writer.write_table(table)
+                writer.write(table)
             stream = sink.getvalue()
             parts += [struct.pack("<Q", stream.size), stream]
         body = b"".join(parts)
