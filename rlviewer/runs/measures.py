@@ -81,7 +81,7 @@ MEASURES: dict[str, Measure] = {
     "seconds_record": Measure(
         "record",
         "seconds",
-        "What recording took from the step: making its batch and any waiting for the writer, which hold the loop up, and the"
+        "What recording took from the step: making its batch, handing it over and waiting for the writer hold the loop up; and the"
         " writer's processor time for the batch before it.",
     ),
     "seconds_write": Measure(
