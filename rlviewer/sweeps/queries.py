@@ -93,7 +93,7 @@ def sweep_page(sweep: Sweep) -> SweepPage:
         best,
         {word: count for word, count in counts.items() if count},
         spec.point_count(),
-        sum((run.last_step or -1) + 1 if run.last_step is not None else 0 for run in runs),
+        sum(row.steps_done for row in rows),
         sum(run.token_count for run in runs),
         [_heat(spec, rows), _parallel(spec, complete), _overlaid(rows, rewards)],
         f"{reverse('runs-compared', args=[sweep.project_id])}?runs={','.join(str(run.pk) for run in runs[:64])}",
