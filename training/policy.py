@@ -28,6 +28,7 @@ from training.huggingface import (
     PreTrainedModel,
     logging,
 )
+from training.llama_layers import quicken
 from training.model_folder import GGUF_FILES, model_folder, names_code
 from training.rectangles import Tokens
 from training.tasks.base import STEP_END
@@ -265,6 +266,8 @@ def load_policy(config: ModelConfig) -> Policy:
     model.eval()
     if config.lora_rank:
         adapters.add_adapters(model, config)
+    if processes() == 1:  # shards of several are no plain tensors
+        quicken(model)
     if config.gradient_checkpointing:
         recompute_layers(model)
     policy = Policy(

@@ -3,33 +3,17 @@
 Reads the weights of the live module anew for every call, so nothing can be stale; mathematically `LlamaForCausalLM.forward` for one token a row.
 """
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
-from transformers import LlamaForCausalLM, PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from training.policy import Prefilled
 
-# Of these the angles depend on a token's position alone, not on how long its sequence became.
-ROTATIONS = frozenset({"default", "linear", "llama3"})
-
 MOST_COPIED = 32 * 2**20  # bytes of a model whose weights lie twice in memory while it samples
-
-
-def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
-    """Whether `model` is a Llama as transformers builds it: no adapter, shard, quantised matrix, bias or hidden rotation."""
-    if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ROTATIONS:
-        return False
-    for layer in model.model.layers:
-        if type(layer) is not LlamaDecoderLayer or type(layer.input_layernorm) is not LlamaRMSNorm:
-            return False
-        parts: list[Any] = [*layer.self_attn.children(), layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
-        if any(type(part) is not nn.Linear or part.bias is not None for part in parts):
-            return False
-    return True
 
 
 class LlamaDecoder:

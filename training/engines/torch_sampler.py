@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from training.engines.base import ALL_TOKENS, PromptRequest, Samples, SamplingError, Truncation, check_room
-from training.engines.llama_decode import LlamaDecoder, is_plain_llama
+from training.engines.llama_decode import LlamaDecoder
 from training.engines.roomy_cache import make_room
+from training.llama_layers import is_plain_llama
 from training.policy import Policy, Prefilled
 from training.rectangles import left_padded
 

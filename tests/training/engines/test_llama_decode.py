@@ -5,8 +5,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from training.engines.llama_decode import LlamaDecoder, is_plain_llama
+from training.engines.llama_decode import LlamaDecoder
 from training.engines.torch_sampler import Decoder, ModelDecoder, TorchSampler, decoder_of, left_padded
+from training.llama_layers import is_plain_llama
 from training.policy import Policy
 
 SHAPE: dict[str, Any] = {
