@@ -20,8 +20,11 @@ def wilson(hits: int, n: int) -> tuple[float, float] | None:
     return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
 
 
-def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of independent repeats, by Student's t; None for fewer than two."""
+def t_interval(values: Sequence[float], *, is_share: bool = False) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of independent repeats, by Student's t; None for fewer than two.
+
+    Of a share it is cut at 0 and 1: none lies outside, though the interval of few repeats may.
+    """
     if len(values) < 2:
         return None
     # Loads scipy, which a page without repeats does without.
@@ -30,4 +33,5 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     half = float(stdtrit(len(values) - 1, 0.975)) * math.sqrt(variance / len(values))
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)

@@ -112,7 +112,7 @@ def _row(
         [reward for _, reward in rewards.get(runs[0].pk, [])] if runs else [],
         sum(run.last_step + 1 for run in runs if run.last_step is not None),
         sum(run.steps_planned for run in runs),
-        t_interval(values),
+        t_interval(values, is_share=spec.objective == "pass@1"),
         _mean_evidence([evidence[run.pk] for run in runs if run.pk in evidence]),
         theme.colour_of(trial.number),
     )

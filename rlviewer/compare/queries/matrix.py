@@ -1,6 +1,7 @@
 """Algorithms side by side on one task: at equal steps, equal tokens and equal time."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from django.db.models import Count
 
 from rlviewer.accounts.models import Project
 from rlviewer.compare.queries.ladder import recipe_name
+from rlviewer.lib.intervals import t_interval
 from rlviewer.runs.models import Run
 from rlviewer.runs.queries.series import NO_SERIES, Points, metric_series_of, pass_at_k_name
 
@@ -211,16 +213,8 @@ def _cells(runs: Sequence[Curves], ends: Mapping[str, float | None]) -> dict[str
 
 
 def cell(values: Sequence[float | None], *, is_share: bool = False) -> Cell:
-    from scipy import stats  # 60 MB that only this page needs
-
-    known = np.array([value for value in values if value is not None and np.isfinite(value)])
-    if not len(known):
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
         return Cell(None, None, None, 0)
-    mean = float(known.mean())
-    if len(known) < 2:
-        return Cell(mean, None, None, 1)
-    half = float(stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
-    low, high = mean - half, mean + half
-    if is_share:  # none lies outside 0 to 1, though a t interval of few runs may
-        low, high = max(low, 0.0), min(high, 1.0)
-    return Cell(mean, low, high, len(known))
+    low, high = t_interval(known, is_share=is_share) or (None, None)
+    return Cell(math.fsum(known) / len(known), low, high, len(known))
