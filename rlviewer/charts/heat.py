@@ -9,6 +9,10 @@ from rlviewer.charts.links import linked
 from rlviewer.charts.thinning import finite_or_none
 
 
+# Where the scale's white lies: so far below the lowest value, as a share of the values' range.
+FAINTEST = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """`values[y][x]`, None where there is none; `links` likewise, or one address with `{x}` and `{y}`."""
@@ -71,9 +75,9 @@ def _reach(rows: Sequence[Sequence[float | None]], *, is_signed: bool, is_share:
     known = [value for row in rows for value in row if value is not None]
     if is_share:
         return {"zmin": -1 if is_signed else 0, "zmax": 1}
-    largest = max(map(abs, known), default=0) or 1
-    return (
-        {"zmin": -largest, "zmax": largest}
-        if is_signed
-        else {"zmin": min(known, default=0), "zmax": max(known, default=1)}
-    )
+    if is_signed:
+        largest = max(map(abs, known), default=0) or 1
+        return {"zmin": -largest, "zmax": largest}
+    low, high = min(known, default=0), max(known, default=1)
+    # The lowest value has a colour too: white is for what is not there.
+    return {"zmin": low - FAINTEST * ((high - low) or 1), "zmax": high}

@@ -98,6 +98,11 @@ def test_a_signed_heat_map_is_white_at_zero() -> None:
     assert (trace["zmin"], trace["zmax"]) == (-2.0, 2.0) and trace["colorscale"][1][0] == 0.5
 
 
+def test_the_lowest_value_of_a_heat_map_is_not_white() -> None:
+    (trace,) = heat.figure(heat.HeatMap("x", "y", "u", [0, 1], ["p"], [[1.0, 2.0]]))["data"]
+    assert (trace["zmin"], trace["zmax"]) == (0.8, 2.0)
+
+
 def test_a_heat_map_keeps_its_gaps_and_its_links() -> None:
     chart = heat.HeatMap("x", "y", "u", [0, 1], ["p"], [[None, float("nan")]], links=[["/a/", None]])
     (trace,) = heat.figure(chart)["data"]
