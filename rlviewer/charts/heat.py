@@ -8,7 +8,6 @@ from rlviewer.charts import theme
 from rlviewer.charts.links import linked
 from rlviewer.charts.thinning import finite_or_none
 
-
 # Where the scale's white lies: so far below the lowest value, as a share of the values' range.
 FAINTEST = 0.2
 
