@@ -9,7 +9,7 @@ SIZE ?= small
 help:
 	@echo "make run            start everything; prints the address (DEMO=1 also launches the demo run)"
 	@echo "make demo           train the demo run to its end, without a browser"
-	@echo "make test           every test, the browser's included (ARGS='-k name' for some)"
+	@echo "make test           every test, the browser's included (ARGS='-k name' for some, '-n 4 --dist loadfile' on many cores)"
 	@echo "make torture        the long kill, fuzz and soak tests"
 	@echo "make bench          benchmarks (SECTION=name, SIZE=small|full)"
 	@echo "make vllm           add vLLM, to sample with it and to test that (the build for CPUs where there is no GPU)"
@@ -43,7 +43,7 @@ bench: setup-dev
 	@exec $(PYTHON) -m bench $(if $(SECTION),--section $(SECTION)) --size $(SIZE)
 
 test: setup-dev chromium
-	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(or $(ARGS),-n 2 --dist loadfile)
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
 
 torture: setup-dev
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m torture --timeout 3600 $(ARGS)
