@@ -9,7 +9,7 @@ import threading
 import time
 from functools import partial
 
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models.functions import Now
 
 from rlviewer.analysis import jobs, vectors
@@ -17,6 +17,7 @@ from rlviewer.analysis.embedder import Embedder, EmbedderError
 from rlviewer.analysis.models import EmbeddingJob, JobState
 from rlviewer.analysis.selection import JOB_SECONDS, select
 from rlviewer.analysis.texts import completions_of
+from rlviewer.lib.beside import Beside
 from rlviewer.lib.text import text_from_bytes
 from rlviewer.search.browse import Scope, Search
 from rlviewer.search.language import FilterError
@@ -31,29 +32,9 @@ WARM_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 BEAT_SECONDS = 2.0
 
-_alive = threading.Lock()
-
 
 class _NoLongerOurs(Exception):
     """The job was stopped or is another worker's, or this worker ends."""
-
-
-def start(interrupted: threading.Event) -> None:
-    """Begin to work on what waits, beside whatever this process does; one thread at a time."""
-    if _alive.acquire(blocking=False):
-        threading.Thread(target=_work, args=(interrupted,), name="embedding", daemon=True).start()
-
-
-def _work(interrupted: threading.Event) -> None:
-    try:
-        work(interrupted)
-    except (OperationalError, InterfaceError) as error:
-        log.warning("embedding put off, database away: %s", error)
-    except Exception:
-        log.exception("embedding failed; the sweeper begins anew")
-    finally:
-        connection.close()
-        _alive.release()
 
 
 def work(interrupted: threading.Event, *, warm_seconds: float = WARM_SECONDS) -> None:
@@ -66,6 +47,10 @@ def work(interrupted: threading.Event, *, warm_seconds: float = WARM_SECONDS) ->
                 job = _next(interrupted, warm_seconds if embedder.is_sound else 0)
     if job is not None:
         jobs.put_back(job)
+
+
+# One thread at a time.
+start = Beside("embedding", work).start
 
 
 def _next(interrupted: threading.Event, seconds: float) -> EmbeddingJob | None:

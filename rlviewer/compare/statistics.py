@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -338,7 +339,7 @@ def slope(curves: Sequence[tuple[Floats, Floats]]) -> Slope | None:
     return Slope(100 * mean, 100 * (mean - half), 100 * (mean + half), len(slopes))
 
 
-def _t():  # type: ignore[no-untyped-def]
+def _t() -> Any:
     from scipy import stats  # 60 MB that only these pages need
 
     return stats.t

@@ -10,7 +10,7 @@ import threading
 import time
 from functools import partial
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError
 from django.db.models.functions import Now
 
 from rlviewer.counterfactual import jobs
@@ -18,6 +18,7 @@ from rlviewer.counterfactual.models import Replay, ReplayState
 from rlviewer.counterfactual.replayer import Refused, Replayer
 from rlviewer.counterfactual.rewards import keep_definitions
 from rlviewer.counterfactual.step_batch import batch_of, earlier_rewards
+from rlviewer.lib.beside import Beside
 from rlviewer.lib.child_process import ChildProcessError
 from rlviewer.runs.models import Step
 
@@ -28,29 +29,9 @@ WARM_SECONDS = 120.0
 LOOK_SECONDS = 0.2
 BEAT_SECONDS = 2.0
 
-_alive = threading.Lock()
-
 
 class _NoLongerOurs(Exception):
     """It is another worker's, or this worker ends."""
-
-
-def start(interrupted: threading.Event) -> None:
-    """Begin to work on what waits, beside whatever this process does; one thread at a time."""
-    if _alive.acquire(blocking=False):
-        threading.Thread(target=_work, args=(interrupted,), name="replay", daemon=True).start()
-
-
-def _work(interrupted: threading.Event) -> None:
-    try:
-        work(interrupted)
-    except (OperationalError, InterfaceError) as error:
-        log.warning("replays put off, database away: %s", error)
-    except Exception:
-        log.exception("replays failed; the sweeper begins anew")
-    finally:
-        connection.close()
-        _alive.release()
 
 
 def work(interrupted: threading.Event, *, warm_seconds: float = WARM_SECONDS) -> None:
@@ -62,6 +43,10 @@ def work(interrupted: threading.Event, *, warm_seconds: float = WARM_SECONDS) ->
                 do(taken, replayer, interrupted)
                 taken = _next(interrupted, warm_seconds if replayer.is_sound else 0)
     jobs.put_back(taken)
+
+
+# One thread at a time.
+start = Beside("replay", work).start
 
 
 def _next(interrupted: threading.Event, seconds: float) -> list[Replay]:

@@ -136,7 +136,9 @@ def _project_pages(user: User, project: Project | None) -> list[Place]:
         ("Searches", "project-searches", "search"),
         ("Labels", "project-labels", "tag"),
         ("Clusters", "project-clusters", "table"),
+        ("Sweeps", "sweep-list", "chart"),
         ("Algorithms", "algorithms", "algorithms"),
+        ("Rewards", "project-rewards", "tag"),
         ("Members", "project-members", "people"),
         ("Audit", "project-audit", "audit"),
     ]

@@ -3,7 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.db.models.functions import NullIf
@@ -47,11 +47,6 @@ class Row:
     interval: tuple[float, float] | None
     evidence: Evidence
     colour: str
-
-    @property
-    def rollouts(self) -> str:
-        """Where the rollouts behind the trial are read: those of its only run, else of its first."""
-        return reverse("rollout-list", args=[self.runs[0].pk]) if self.runs else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +156,7 @@ def _mean_evidence(found: Sequence[Evidence]) -> Evidence:
         known = [value for one in found if (value := getattr(one, name)) is not None]
         return statistics.fmean(known) if known else None
 
-    return Evidence(*(mean(name) for name in Evidence.__slots__))  # type: ignore[attr-defined]
+    return Evidence(*(mean(one.name) for one in fields(Evidence)))
 
 
 def _heat(spec: SweepSpec, rows: Sequence[Row]) -> Chart:

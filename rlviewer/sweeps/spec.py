@@ -73,16 +73,17 @@ class Parameter:
         """What a grid tries; empty for a range without steps."""
         if self.choices:
             return list(self.choices)
-        if self.step is None or self.low is None or self.high is None:
+        if self.step is None or self.low is None:
             return []
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        found = (self.low + number * self.step for number in range(count))
+        found = (self.low + number * self.step for number in range(self.count()))
         return [int(value) if self.is_int else round(value, 12) for value in found]
 
     def count(self) -> int:
         if self.choices:
             return len(self.choices)
-        return math.floor((self.high - self.low) / self.step + 1e-9) + 1 if self.step else 0  # type: ignore[operator]
+        if self.step is None or self.low is None or self.high is None:
+            return 0
+        return math.floor((self.high - self.low) / self.step + 1e-9) + 1
 
     def ends(self) -> list[Any]:
         """The values that say whether all of it may be."""

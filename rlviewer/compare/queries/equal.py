@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlviewer.compare.queries.arms import Arm, Choice
-from rlviewer.compare.queries.matrix import Cell, Curves, at, cell, run_curves
+from rlviewer.compare.queries.matrix import Cell, at, cell, run_curves
 
 TITLES: Mapping[str, tuple[str, str, bool]] = {
     "reward": ("training reward", "Mean reward of the last 10 steps up to the common point.", False),
@@ -42,13 +42,9 @@ def equal_table(choice: Choice, axis: str) -> EqualTable:
     for arm in choice.ordered:
         own = [curves[run.pk] for run in arm.runs if run.pk in curves]
         cells = [
-            (title, cell([at(run, axis, end, _values(run, key)) for run in own], is_share=is_share), is_share)
+            (title, cell([at(run, axis, end, getattr(run, key)) for run in own], is_share=is_share), is_share)
             for key, (title, _, is_share) in TITLES.items()
         ]
         counts = [len(run.step) for run in own] or [0]
         rows.append(EqualRow(arm, cells, (min(counts), max(counts))))
     return EqualTable(end, rows, [(title, meaning) for title, meaning, _ in TITLES.values()])
-
-
-def _values(run: Curves, key: str):  # type: ignore[no-untyped-def]
-    return getattr(run, key)

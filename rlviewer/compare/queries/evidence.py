@@ -184,7 +184,7 @@ def _pair(baseline: Arm, arm: Arm, held: HeldOut, measure: str) -> Pair:
         arm,
         difference=found,
         boot=bootstrap(first, second),
-        middle=tuple(float(interquartile_mean(one.by_prompt.reshape(1, -1))[0]) for one in (first, second)),  # type: ignore[arg-type]
+        middle=(float(interquartile_mean(first.by_prompt.ravel())), float(interquartile_mean(second.by_prompt.ravel()))),
         improvement=probability_of_improvement(first, second),
         paired=paired_test(first, second),
         planned=[(n, least) for n, least in planned if least is not None],

@@ -1,6 +1,5 @@
 """Rewards judged anew beside those that are stored: by step, and one step in full."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,10 +119,6 @@ def rescore_page(run: Run, step: Step, question: Question) -> Rescore:
         woken=links("woken"),
         died=links("died"),
     )
-
-
-def parsed(rewards: str) -> list[str]:
-    return [str(name) for name in json.loads(rewards)]
 
 
 def _rewards(replay: Replay | None, count: int) -> Any:
