@@ -120,8 +120,10 @@ def reward_note(request: SignedInRequest, project_id: int) -> HttpResponse:
     """Members and admins of the project add what they know of a reward."""
     project = project_for(request.user, project_id, at_least=Role.MEMBER)
     name, text = request.POST.get("name", ""), request.POST.get("text", "").replace("\0", "").strip()
+    page = reverse("project-rewards", args=[project.pk])
+    if not text:
+        return HttpResponseRedirect(page)
     if name not in {one.name for one in registry(project)}:
         raise Http404("no such reward in this project")
-    if text:
-        add_note(request.user, project, name, text)
-    return HttpResponseRedirect(f"{reverse('project-rewards', args=[project.pk])}#{name}")
+    add_note(request.user, project, name, text)
+    return HttpResponseRedirect(f"{page}#{name}")

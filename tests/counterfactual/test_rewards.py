@@ -81,7 +81,8 @@ def test_the_registry_keeps_versions_and_notes(client: Client, bob: User, charli
     page = reverse("project-rewards", args=[run.project_id])
     assert post(client, "reward-note", run.project_id, name="task", text="takes 046 for wrong") == 302
     assert post(client, "reward-note", run.project_id, name="nothing", text="x") == 404
-    assert post(client, "reward-note", run.project_id, name="no\nheader", text="") == 404
+    assert post(client, "reward-note", run.project_id, name="no\nheader", text="x") == 404
+    assert post(client, "reward-note", run.project_id, name="no\nheader", text=" ") == 302
     said = client.get(page).content.decode()
     assert (
         "takes 046 for wrong" in said
