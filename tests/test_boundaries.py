@@ -31,6 +31,7 @@ APP_ORDER = (
 RANK = {app: rank for rank, app in enumerate(APP_ORDER)}
 # What the web may import of the trainer.
 LIGHT = (
+    "training.checkpoint_files",
     "training.config",
     "training.model_folder",
     "training.params",

@@ -6,10 +6,8 @@ same whether one process wrote it or several, and either can go on from it.
 """
 
 import errno
-import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +16,12 @@ from typing import Any
 
 import torch
 
+from training.checkpoint_files import MANIFEST, PART_SUFFIX, Checkpoint, clean_up, described, digest, discard, path_of
 from training.distributed import is_leader, whole_tree
 from training.optimizers import Optimizer, WeightAverage
 from training.policy import Policy, load_weights, save_model, stored_weights
 from training.spool import fsync_folder, write_bytes_durably
 
-NAME = re.compile(r"step-(\d{8})")
-PART_SUFFIX = ".part"
-MANIFEST = "manifest.json"
 # A failed write with less than this left has filled the disk.
 FULL_DISK_BYTES = 1 << 20
 
@@ -36,19 +32,6 @@ class Restored:
 
     state: dict[str, Any]
     side_state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A whole checkpoint on disk."""
-
-    path: Path
-    step: int  # steps trained
-    size_bytes: int
-    sha256: str  # of the manifest, so of everything
-
-    def summary(self) -> dict[str, Any]:
-        return {"step": self.step, "size_bytes": self.size_bytes, "sha256": self.sha256}
 
 
 def save(
@@ -62,7 +45,7 @@ def save(
     step: int,
     keep: int,
 ) -> Checkpoint | None:
-    """Write the checkpoint of `step` and drop all but the newest `keep`. A crash leaves all of it or nothing.
+    """Write the checkpoint of `step` and clean up all but the newest `keep`. A crash leaves all of it or nothing.
 
     Args:
         state: JSON-ready; NaN and infinities are refused.
@@ -81,7 +64,7 @@ def save(
     )
     if not is_leader():
         return None
-    path = folder / f"step-{step:08d}"
+    path = path_of(folder, step)
     part = path.with_name(path.name + PART_SUFFIX)
     discard(part)
     try:
@@ -89,7 +72,7 @@ def save(
         save_model(policy, part, weights)
         torch.save(tensors, part / "optimizer.pt")
         (part / "state.json").write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
-        manifest = json.dumps({file.name: _digest(file) for file in sorted(part.iterdir())}, indent=1)
+        manifest = json.dumps({file.name: digest(file) for file in sorted(part.iterdir())}, indent=1)
         for file in part.iterdir():
             _fsync_file(file)
         write_bytes_durably(part / MANIFEST, manifest.encode())
@@ -103,22 +86,8 @@ def save(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part)) from error
         raise
     fsync_folder(folder)
-    for old in listed(folder)[:-keep]:
-        discard(old.path)
-    return _described(path)
-
-
-def listed(folder: Path) -> list[Checkpoint]:
-    """Checkpoints that have a manifest, oldest first. Their files are checked when one is loaded."""
-    if not folder.is_dir():
-        return []
-    names = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
-    return [_described(folder / name) for name in names if (folder / name / MANIFEST).is_file()]
-
-
-def newest_intact(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files all have the digests of its manifest; None if there is none."""
-    return next((one for one in reversed(listed(folder)) if is_intact(one.path)), None)
+    clean_up(folder, newest=keep)
+    return described(path)
 
 
 def load(
@@ -142,43 +111,6 @@ def load(
         torch.cuda.set_rng_state(saved["rng"]["cuda"].cpu(), policy.device)
     state = json.loads((checkpoint.path / "state.json").read_text(encoding="utf-8"))
     return Restored(state, saved["side"])
-
-
-def discard(path: Path) -> None:
-    """Remove a checkpoint; its manifest goes first, so that half of one is never taken for a whole."""
-    (path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def discard_unfinished(folder: Path) -> None:
-    """Remove what a killed trainer left behind."""
-    for part in folder.glob(f"step-*{PART_SUFFIX}"):
-        discard(part)
-
-
-def _described(path: Path) -> Checkpoint:
-    match = NAME.fullmatch(path.name)
-    assert match is not None
-    return Checkpoint(
-        path=path,
-        step=int(match[1]),
-        size_bytes=sum(file.stat().st_size for file in path.iterdir()),
-        sha256=_digest(path / MANIFEST),
-    )
-
-
-def is_intact(path: Path) -> bool:
-    """Whether all files have the digests of the manifest."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        return bool(manifest) and all(_digest(path / name) == digest for name, digest in manifest.items())
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _digest(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _fsync_file(file: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from training import checkpoints
+from training import checkpoint_files
 from training.config import ConfigError, RunConfig
 from training.optimizers import Optimizer, WeightAverage
 from training.policy import load_policy, load_weights, merged_weights, put_weights, save_model, weights_of
@@ -22,7 +22,7 @@ def export(checkpoint: Path, folder: Path, *, average: bool = False) -> None:
     Raises:
         ConfigError, ValueError: it is no intact checkpoint of a run folder, or keeps no average.
     """
-    if not checkpoints.is_intact(checkpoint):
+    if not checkpoint_files.is_intact(checkpoint):
         raise ValueError(f"{checkpoint} is no checkpoint, or a damaged one")
     config = RunConfig.from_file(checkpoint.parent.parent / "config.toml")
     model = replace(config.model, device="cpu", gradient_checkpointing=False)

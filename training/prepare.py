@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from training import checkpoints, distributed, legality, vocabulary
+from training import checkpoint_files, checkpoints, distributed, legality, vocabulary
 from training.attempt import Attempt
 from training.config import ConfigError, RunConfig
 from training.legality import Resolved
@@ -34,7 +34,7 @@ logger = logging.getLogger("training")
 
 
 def checkpoint_folder(attempt: Attempt) -> Path:
-    return attempt.run_folder / "checkpoints"
+    return checkpoint_files.folder_of(attempt.run_folder)
 
 
 def prepare(config: RunConfig, attempt: Attempt, run_uid: str) -> Run:
@@ -165,8 +165,8 @@ def check_prompts(policy: Policy, tasks: list[Task], config: RunConfig) -> None:
 def resume(run: Run) -> int:
     """Go on from the newest intact checkpoint; returns the first step to do, 0 when there is none."""
     folder = checkpoint_folder(run.attempt)
-    run.attempt.report(checkpoints=[one.summary() for one in checkpoints.listed(folder)])
-    found = distributed.from_leader(lambda: checkpoints.newest_intact(folder))
+    run.attempt.report(checkpoints=[one.summary() for one in checkpoint_files.listed(folder)])
+    found = distributed.from_leader(lambda: checkpoint_files.newest_intact(folder))
     if found is None:
         logger.info("no checkpoint to resume from, starting from step 0")
         return 0

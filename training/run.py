@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from training import checkpoints, distributed, legality
+from training import checkpoint_files, checkpoints, distributed, legality
 from training.alarms import sampler_alarm
 from training.attempt import Attempt, die_with_parent, take_folder
 from training.auxiliary import AUXILIARIES
@@ -426,7 +426,7 @@ def save_checkpoint(run: Run, step: int) -> None:
         step=step,
         keep=run.config.checkpoint.keep,
     )
-    kept = [] if saved is None else checkpoints.listed(checkpoint_folder(run.attempt))
+    kept = [] if saved is None else checkpoint_files.listed(checkpoint_folder(run.attempt))
     run.attempt.report(last_checkpoint=step, checkpoints=[one.summary() for one in kept])
 
 
@@ -466,7 +466,7 @@ def train_attempt(config: RunConfig, attempt: Attempt, run_uid: str, *, is_resum
         open_things.enter_context(contextlib.closing(run.engine))
         if run.recorder is not None:
             open_things.enter_context(contextlib.closing(run.recorder))
-            checkpoints.discard_unfinished(checkpoint_folder(attempt))
+            checkpoint_files.discard_unfinished(checkpoint_folder(attempt))
         first_step = resume(run) if is_resume else 0
         attempt.report(state="running", phase="training")
         progress = Progress(config.steps, draws_bar=draws_bar and distributed.is_leader())

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from training import checkpoints
-from training.checkpoints import Checkpoint
+from training import checkpoint_files, checkpoints
+from training.checkpoint_files import Checkpoint
 from training.config import ModelConfig, OptimizerConfig
 from training.optimizers import Optimizer
 from training.policy import Policy, load_policy
@@ -56,8 +56,23 @@ def test_only_the_newest_are_kept(policy: Policy, tmp_path: Path) -> None:
     optimizer = trained(policy, 1)
     for step in (1, 2, 10):
         save(tmp_path, policy, optimizer, step, keep=2)
-    assert [one.step for one in checkpoints.listed(tmp_path)] == [2, 10]
+    assert [one.step for one in checkpoint_files.listed(tmp_path)] == [2, 10]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-00000002", "step-00000010"]
+
+
+def test_the_clean_up_spares_what_somebody_keeps(policy: Policy, tmp_path: Path) -> None:
+    optimizer = trained(policy, 1)
+    save(tmp_path, policy, optimizer, 1, keep=1)
+    assert checkpoint_files.keep(checkpoint_files.path_of(tmp_path, 1))
+    for step in (2, 3):
+        save(tmp_path, policy, optimizer, step, keep=1)
+    assert [one.step for one in checkpoint_files.listed(tmp_path)] == [1, 3]
+    # Gone cannot be kept, and leaves no mark for a later checkpoint of that step.
+    gone = checkpoint_files.path_of(tmp_path, 2)
+    assert not checkpoint_files.keep(gone) and not checkpoint_files.is_kept(gone)
+    checkpoint_files.release(checkpoint_files.path_of(tmp_path, 1))
+    save(tmp_path, policy, optimizer, 4, keep=1)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-00000004"]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "state.json", "manifest.json"])
@@ -73,7 +88,7 @@ def test_a_damaged_checkpoint_is_passed_over(policy: Policy, tmp_path: Path, fil
         "cut": lambda: victim.write_bytes(data[: len(data) // 2]),
         "gone": victim.unlink,
     }[damage]()
-    found = checkpoints.newest_intact(tmp_path)
+    found = checkpoint_files.newest_intact(tmp_path)
     assert found is not None
     assert found.step == 1
 
@@ -81,8 +96,8 @@ def test_a_damaged_checkpoint_is_passed_over(policy: Policy, tmp_path: Path, fil
 def test_what_a_killed_trainer_left_is_removed_and_never_loaded(policy: Policy, tmp_path: Path) -> None:
     saved = save(tmp_path, policy, trained(policy, 1), 1)
     saved.path.rename(tmp_path / "step-00000002.part")
-    assert checkpoints.newest_intact(tmp_path) is None
-    checkpoints.discard_unfinished(tmp_path)
+    assert checkpoint_files.newest_intact(tmp_path) is None
+    checkpoint_files.discard_unfinished(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

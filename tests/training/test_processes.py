@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.training.test_run import RUN_UID, MakeRun, attempt, batches, metrics, start, status
-from training import checkpoints
+from training import checkpoint_files
 from training.run import FAILED, FINISHED, REFUSED, STOPPED
 
 # Sums in another order, at most.
@@ -71,9 +71,9 @@ def test_two_processes_learn_what_one_learns_and_one_goes_on_from_their_checkpoi
     assert_same(alone, shared, steps=range(20))
     assert any(metrics(batch)["loss"] for batch in batches(shared) if batch.header.split == "train")
     # All of it stands in one folder that a process alone can read, and the other way round.
-    saved = [checkpoints.listed(folder / "checkpoints") for folder in (alone, shared)]
+    saved = [checkpoint_files.listed(folder / "checkpoints") for folder in (alone, shared)]
     assert [one.step for one in saved[0]] == [one.step for one in saved[1]] == [10, 20]
-    checkpoints.discard(saved[1][1].path)
+    checkpoint_files.discard(saved[1][1].path)
     change(shared, ("processes = 2", "processes = 1"))
     assert attempt(shared, 2, resume=True) == FINISHED
     assert_same(alone, shared, steps=range(20))

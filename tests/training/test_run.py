@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from training import checkpoints, spool, vocabulary
+from training import checkpoint_files, checkpoints, spool, vocabulary
 from training.attempt import Attempt
 from training.records import RolloutBatch
 from training.run import FAILED, FINISHED, REFUSED, STOPPED, run_attempt
@@ -304,7 +304,7 @@ def kill_and_resume(whole: Path, cut: Path, *, kills: int, rng: random.Random) -
         time.sleep(rng.random() * 0.05)
         process.kill()
         process.wait()
-        newest = checkpoints.newest_intact(cut / "checkpoints")
+        newest = checkpoint_files.newest_intact(cut / "checkpoints")
         written = {step for split, step in current(cut) if split == "train"}
         # A checkpoint never claims a step whose rollouts are not safe.
         assert newest is None or set(range(newest.step)) <= written
@@ -410,7 +410,7 @@ def test_a_batch_that_cannot_be_written_stops_the_run_before_a_checkpoint_claims
     folder = make_run(steps=9)
     assert attempt(folder) == FAILED
     assert "is full" in status(folder)["reason"]
-    assert checkpoints.newest_intact(folder / "checkpoints") is None
+    assert checkpoint_files.newest_intact(folder / "checkpoints") is None
     assert [batch.header.step for batch in batches(folder) if batch.header.split == "train"] == [0, 1]
 
 
